@@ -1,0 +1,152 @@
+"""The sample record and its files: one row a request, clock readings only, times derived.
+
+In: rows of `RECORD` as the load processes wrote them. Out: one Parquet file a trial, warm-up rows
+included and marked. Every reader above works on `Samples`, a set of equally long columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embbench.errors import RunError
+
+SCHEMA_VERSION = 1
+
+WARMUP, MEASURED = 0, 1
+
+CHUNKED, GZIP, VERIFIED = 1, 2, 4
+"""Bits of ``flags``: transfer encoding, content encoding, body was decoded and checked."""
+
+RECORD = np.dtype(
+    [
+        ("seq", "<i8"),  # request number within its phase of the trial, from 0
+        ("intended_start_ns", "<i8"),  # when the schedule says it leaves; closed loop: = start_ns
+        ("start_ns", "<i8"),  # just before the first byte is written
+        ("first_byte_ns", "<i8"),  # first byte of the answer read; 0 if none came
+        ("end_ns", "<i8"),  # last body byte read, or the failure seen
+        ("connect_ns", "<i8"),  # part of the service time spent connecting; 0 on a kept connection
+        ("request_bytes", "<i8"),  # body bytes sent
+        ("response_bytes", "<i8"),  # body bytes on the wire (before any decompression)
+        ("status", "<i2"),  # HTTP status; 0 if no answer
+        ("error", "<i2"),  # index into the trial's error names; -1 = none
+        ("phase", "u1"),  # WARMUP or MEASURED
+        ("flags", "u1"),  # CHUNKED | GZIP | VERIFIED
+    ]
+)
+"""One request as the client saw it. Times are CLOCK_MONOTONIC nanoseconds of one host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """All requests of one trial: an array of `RECORD` rows, and the names of the errors in it.
+
+    A request failed if ``error`` >= 0; failed requests stay in and are never part of a latency.
+    """
+
+    rows: NDArray[np.void]
+    error_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, mask: NDArray[np.bool_]) -> "Samples":
+        """The rows where ``mask`` is true."""
+        return Samples(self.rows[mask], self.error_names)
+
+    @property
+    def measured(self) -> "Samples":
+        """Without warm-up."""
+        return self.select(self.rows["phase"] == MEASURED)
+
+    @property
+    def ok(self) -> "Samples":
+        """Successes only."""
+        return self.select(self.rows["error"] < 0)
+
+    @property
+    def failed(self) -> "Samples":
+        """Failures only."""
+        return self.select(self.rows["error"] >= 0)
+
+    @property
+    def send_lag_ns(self) -> NDArray[np.int64]:
+        """start - intended start: the client's fault."""
+        lag: NDArray[np.int64] = self.rows["start_ns"] - self.rows["intended_start_ns"]
+        return lag
+
+    @property
+    def service_time_ns(self) -> NDArray[np.int64]:
+        """end - start."""
+        time: NDArray[np.int64] = self.rows["end_ns"] - self.rows["start_ns"]
+        return time
+
+    @property
+    def response_time_ns(self) -> NDArray[np.int64]:
+        """end - intended start: what a user would feel."""
+        time: NDArray[np.int64] = self.rows["end_ns"] - self.rows["intended_start_ns"]
+        return time
+
+    def error_counts(self) -> dict[str, int]:
+        """How often each error occurred, most frequent first."""
+        codes, counts = np.unique(self.rows["error"][self.rows["error"] >= 0], return_counts=True)
+        named = {self.error_names[c]: int(n) for c, n in zip(codes, counts, strict=True)}
+        return dict(sorted(named.items(), key=lambda item: -item[1]))
+
+
+def write_samples(path: Path, samples: Samples, metadata: dict[str, str]) -> None:
+    """Write one trial's rows to ``path`` as Parquet, beside it first and then renamed.
+
+    ``metadata`` goes into the file's schema under its own keys; the schema version is added.
+    The error column holds the name, or null.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [n for n in RECORD.names or () if n != "error"]
+    columns: dict[str, Any] = {n: pa.array(samples.rows[n]) for n in names}
+    codes = samples.rows["error"]
+    columns["error"] = pa.DictionaryArray.from_arrays(
+        pa.array(codes, mask=codes < 0, type=pa.int16()), pa.array(samples.error_names, pa.string())
+    )
+    table = pa.table(columns).replace_schema_metadata(
+        {"embbench_schema": str(SCHEMA_VERSION), **metadata}
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    pq.write_table(table, beside, compression="zstd")
+    beside.rename(path)
+
+
+def read_samples(path: Path, columns: Sequence[str] | None = None) -> Samples:
+    """The rows of one trial's file. Columns that were not asked for are zero.
+
+    Raises `RunError` if the file is missing, damaged or of another schema version.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, columns=None if columns is None else list(columns))
+    except (OSError, pa.ArrowInvalid) as exc:
+        raise RunError(f"{path}: cannot be read as samples ({exc}); was the run interrupted?") from exc
+    version = (table.schema.metadata or {}).get(b"embbench_schema", b"none").decode()
+    if version != str(SCHEMA_VERSION):
+        raise RunError(
+            f"{path}: samples of schema {version}, this embbench reads {SCHEMA_VERSION}; "
+            "read it with the embbench version named in the run's run.json"
+        )
+    rows = np.zeros(table.num_rows, RECORD)
+    rows["error"] = -1
+    names: tuple[str, ...] = ()
+    for name in table.column_names:
+        if name == "error":
+            column = table["error"].combine_chunks()
+            names = tuple(column.dictionary.to_pylist())
+            rows["error"] = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        else:
+            rows[name] = table[name].to_numpy()
+    return Samples(rows, names)
