@@ -1,0 +1,236 @@
+"""The configuration of a run: its schema, and the one home of every default.
+
+In: YAML text and overrides from the command line. Out: a frozen `RunConfig`, whose resolved copy
+is saved with the results. `embbench.loading` reads the files and words the errors.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from embbench.plan import Arrival, ClosedLoop, Encoding, OpenLoop
+
+Placement = Literal["exclusive", "co-resident"]
+Hop = Literal["json", "base64-struct", "base64-numpy", "shm"]
+Engine = Literal["numpy", "torch", "vllm"]
+Pooling = Literal["embed", "token"]
+ClientName = Literal["buffered", "aiohttp"]
+
+
+def _as_list(value: Any) -> Any:
+    """One value stands for a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+Listed = BeforeValidator(_as_list)
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Schema(BaseModel):
+    """Frozen, and strict about keys: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Load(Schema):
+    """How requests are offered: open loop (`rate_rps` or a trace) or closed loop (`concurrency`).
+
+    It holds for the batches from `min_batch` to `max_batch`, both included.
+    """
+
+    rate_rps: PositiveFloat | None = None
+    arrival: Arrival = "constant"
+    trace: str | None = None
+    max_in_flight: PositiveInt | None = None
+    concurrency: PositiveInt | None = None
+    think_time_s: Annotated[float, Field(ge=0)] = 0.0
+    requests: PositiveInt = 20
+    warmup: Annotated[int, Field(ge=0, strict=True)] = 5
+    min_batch: PositiveInt = 1
+    max_batch: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _one_loop(self) -> "Load":
+        if (self.rate_rps is None) == (self.concurrency is None):
+            raise ValueError("give either rate_rps (open loop) or concurrency (closed loop)")
+        if self.concurrency is not None:
+            for key in ("trace", "max_in_flight"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"{key} belongs to the open loop (rate_rps)")
+        elif self.think_time_s:
+            raise ValueError("think_time_s belongs to the closed loop (concurrency)")
+        if (self.arrival == "trace") != (self.trace is not None):
+            raise ValueError("arrival: trace and trace: FILE go together")
+        return self
+
+    def covers(self, batch: int) -> bool:
+        """Whether this load is offered at this batch."""
+        return self.min_batch <= batch and (self.max_batch is None or batch <= self.max_batch)
+
+    @property
+    def loop(self) -> OpenLoop | ClosedLoop:
+        """The load as the planner's value."""
+        if self.concurrency is not None:
+            return ClosedLoop(self.concurrency, self.think_time_s)
+        assert self.rate_rps is not None
+        return OpenLoop(self.rate_rps, self.arrival, self.trace, self.max_in_flight)
+
+
+class Launch(Schema):
+    """How one process of a target is started, beyond what its kind says."""
+
+    python: str | None = None
+    env: dict[str, str] = {}
+    cwd: str | None = None
+    pythonpath: str | None = None
+    args: tuple[str, ...] = ()
+
+
+class TargetBase(Launch):
+    """What all kinds of target have in common.
+
+    `normalised: false` declares that the server is meant to return un-normalised vectors.
+    `same_as` declares that this target is another one under a second name (an A/A pair).
+    """
+
+    model: str | None = None
+    normalised: bool = True
+    same_as: str | None = None
+    start_timeout_s: PositiveFloat = 600.0
+    stop_grace_s: PositiveFloat = 30.0
+
+
+class ReferenceTarget(TargetBase):
+    """Our own servers (`embbench serve`): one process, or frontend and worker with a hop."""
+
+    kind: Literal["reference"] = "reference"
+    processes: Literal[1, 2] = 2
+    hop: Hop = "base64-numpy"
+    engine: Engine = "numpy"
+    pooling: Pooling = "embed"
+    engine_args: dict[str, Any] = {}
+
+
+class CommandTarget(TargetBase):
+    """Any command. ``{port}`` in its arguments or environment becomes a free loopback port."""
+
+    kind: Literal["command"] = "command"
+    argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    base_path: str = "/v1"
+
+
+class ExternalTarget(TargetBase):
+    """A server that is already up. `api_key_env` names the environment variable with its key."""
+
+    kind: Literal["external"] = "external"
+    url: str
+    api_key_env: str | None = None
+
+
+class VllmTarget(TargetBase):
+    """A bare `vllm serve`. `engine_args` deviate from the run's."""
+
+    kind: Literal["vllm"] = "vllm"
+    engine_args: dict[str, Any] = {}
+    api_server_count: PositiveInt = 1
+
+
+class DynamoTarget(TargetBase):
+    """Dynamo: an HTTP frontend and an embedding worker, each with launch settings of its own."""
+
+    kind: Literal["dynamo"] = "dynamo"
+    engine_args: dict[str, Any] = {}
+    frontend: Launch = Launch()
+    worker: Launch = Launch()
+    embedding_worker_processes: PositiveInt | None = None
+    embedding_frontend_tokenization: bool = False
+
+
+TargetConfig = Annotated[
+    ReferenceTarget | CommandTarget | ExternalTarget | VllmTarget | DynamoTarget,
+    Field(discriminator="kind"),
+]
+
+
+class Checks(Schema):
+    """What is asked of the answers. Bodies beyond the budget are verified as a seeded share."""
+
+    norm_tolerance: PositiveFloat = 1e-3
+    cosine_min: Annotated[float, Field(gt=0, le=1)] = 0.999
+    dimensions: PositiveInt | None = None
+    content_texts: Annotated[int, Field(ge=0)] = 8
+    budget_mib: PositiveInt = 1024
+    processes: PositiveInt = 1
+
+
+class Generator(Schema):
+    """The load generator: which client, how many load processes, and where they run."""
+
+    client: ClientName = "buffered"
+    processes: PositiveInt = 1
+    pin: Literal["none", "auto"] | tuple[int, ...] = "none"
+    timeout_s: PositiveFloat = 120.0
+    send_lag_p99_limit_ms: PositiveFloat | None = None
+    calibrate: bool = True
+
+
+class RunConfig(Schema):
+    """One run. `floor` and `baseline` name the targets that the others are measured against."""
+
+    description: str = ""
+    seed: int = 1
+    model: str | None = None
+    tokenizer: str | None = None
+    isl: Annotated[list[PositiveInt], Listed, Field(min_length=1)] = [80]
+    batches: Annotated[list[PositiveInt], Listed, Field(min_length=1)] = [15, 64, 1024]
+    encoding: Annotated[list[Encoding], Listed, Field(min_length=1)] = ["float"]
+    loads: Annotated[list[Load], Field(min_length=1)] = [
+        Load(rate_rps=10, max_batch=64),
+        Load(concurrency=1, min_batch=65, requests=5, warmup=1),
+    ]
+    trials: PositiveInt = 3
+    placement: Placement = "exclusive"
+    aa: bool = False
+    targets: Annotated[dict[str, TargetConfig], Field(min_length=1)] = {
+        "bare": ReferenceTarget(processes=1),
+        "baseline": ReferenceTarget(hop="base64-struct"),
+        "opt-2": ReferenceTarget(hop="base64-numpy"),
+        "shm": ReferenceTarget(hop="shm"),
+    }
+    floor: str | None = None
+    baseline: str | None = None
+    engine_args: dict[str, Any] = {}
+    checks: Checks = Checks()
+    generator: Generator = Generator()
+    output: str = "results"
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> "RunConfig":
+        named = {"floor": self.floor, "baseline": self.baseline}
+        named |= {f"targets.{name}.same_as": t.same_as for name, t in self.targets.items()}
+        for where, name in named.items():
+            if name is not None and name not in self.targets:
+                known = ", ".join(self.targets)
+                raise ValueError(f"{where} names no target '{name}'; targets are: {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _every_batch_has_a_load(self) -> "RunConfig":
+        for batch in self.batches:
+            if not any(load.covers(batch) for load in self.loads):
+                raise ValueError(
+                    f"no load covers batch {batch}; widen min_batch or max_batch of one of the loads"
+                )
+        return self
+
+    @property
+    def floor_name(self) -> str:
+        """The floor: as given, else the first target."""
+        return self.floor or next(iter(self.targets))
+
+    @property
+    def baseline_name(self) -> str | None:
+        """The baseline: as given, else the first target that is not the floor, if there is one."""
+        others = [name for name in self.targets if name != self.floor_name]
+        return self.baseline or (others[0] if others else None)
