@@ -1,7 +1,7 @@
 """The configuration of a run: its schema, and the one home of every default.
 
 In: YAML text and overrides from the command line. Out: a frozen `RunConfig`, whose resolved copy
-is saved with the results. `embbench.loading` reads the files and words the errors.
+is saved with the results. `embbench.configfile` reads the files and words the errors.
 """
 
 from typing import Annotated, Any, Literal
@@ -220,7 +220,7 @@ class RunConfig(Schema):
         for batch in self.batches:
             if not any(load.covers(batch) for load in self.loads):
                 raise ValueError(
-                    f"no load covers batch {batch}; widen min_batch or max_batch of one of the loads"
+                    f"no load covers batch {batch}; widen min_batch or max_batch of one of them"
                 )
         return self
 

@@ -1,10 +1,10 @@
 """The exception tree. Each error says what happened, where, and what to do next, in one line.
 
-    EmbbenchError        exit 1: embbench could not do it
-    |- ConfigError       exit 2: usage or configuration is wrong
-    |- TargetError       exit 1: a server did not start, died, or is not what was asked for
-    |- LoadError         exit 1: the load generator itself failed (a load process died, no descriptors left)
-    `- RunError          exit 1: a run directory is missing, unreadable, or of another schema
+EmbbenchError        exit 1: embbench could not do it
+|- ConfigError       exit 2: usage or configuration is wrong
+|- TargetError       exit 1: a server did not start, died, or is not what was asked for
+|- LoadError         exit 1: the load generator itself failed (a load process died)
+`- RunError          exit 1: a run directory is missing, unreadable, or of another schema
 """
 
 from typing import ClassVar

@@ -132,7 +132,7 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> Samples:
     try:
         table = pq.read_table(path, columns=None if columns is None else list(columns))
     except (OSError, pa.ArrowInvalid) as exc:
-        raise RunError(f"{path}: cannot be read as samples ({exc}); was the run interrupted?") from exc
+        raise RunError(f"{path}: not readable as samples ({exc}); was it cut short?") from exc
     version = (table.schema.metadata or {}).get(b"embbench_schema", b"none").decode()
     if version != str(SCHEMA_VERSION):
         raise RunError(
