@@ -225,6 +225,15 @@ class RunConfig(Schema):
         return self
 
     @property
+    def all_targets(self) -> "dict[str, TargetConfig]":
+        """The targets that are launched: those configured and, with ``aa``, the floor once more."""
+        if not self.aa:
+            return self.targets
+        floor = self.targets[self.floor_name]
+        second = floor.model_copy(update={"same_as": self.floor_name})
+        return {**self.targets, f"{self.floor_name}-aa": second}
+
+    @property
     def floor_name(self) -> str:
         """The floor: as given, else the first target."""
         return self.floor or next(iter(self.targets))
