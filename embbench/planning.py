@@ -82,7 +82,7 @@ def estimate_s(config: RunConfig, plan: Plan) -> float:
 
 
 def trial_s(work: Work, seconds_per_token: float) -> float:
-    """A guess of one trial's time in seconds: a serial server, or the schedule if that is longer."""
+    """A guess of one trial's time in seconds: a serial server, or the schedule if longer."""
     service_s = 0.003 + work.batch * work.isl * seconds_per_token
     drive_s = work.requests * service_s
     match work.load:
