@@ -1,0 +1,27 @@
+"""Shared fixtures: free ports and the scripted server."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from scripted_server import ScriptedServer
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """A function that gives a loopback port that was free a moment ago."""
+
+    def find() -> int:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            return port
+
+    return find
+
+
+@pytest.fixture
+async def scripted_server() -> AsyncIterator[ScriptedServer]:
+    """A scripted server without delays or faults; change it with ``.script(...)``."""
+    async with ScriptedServer() as server:
+        yield server
