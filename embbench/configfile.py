@@ -110,7 +110,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 
 def _apply(raw: dict[str, Any], setting: str) -> None:
-    """Set ``a.b.0.c=value`` in place; the copy of each level is made on the way down."""
+    """Set ``a.b.0.c=value`` in ``raw``; what lies below is copied, not changed."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {setting}: write key=value, such as --set generator.processes=2")
@@ -118,41 +118,43 @@ def _apply(raw: dict[str, Any], setting: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError as exc:
         raise ConfigError(f"--set {setting}: the value is not YAML") from exc
-    *parents, last = key.split(".")
-    if parents:
-        _fill_default(raw, parents[0])
-    node: Any = raw
-    for part in parents:
-        child = _item(node, part, setting)
-        child = list(child) if isinstance(child, list) else dict(child or {})
-        _put(node, part, child, setting)
-        node = child
-    _put(node, last, value, setting)
+    parts = key.split(".")
+    if len(parts) > 1:
+        _fill_default(raw, parts[0])
+    _set(raw, parts, value, setting)
+
+
+def _set(node: Any, parts: list[str], value: Any, setting: str) -> None:
+    """Set what ``parts`` lead to; ``*`` stands for every item of a list."""
+    part, *rest = parts
+    if isinstance(node, list):
+        if part == "*":
+            places = range(len(node))
+        elif part.isdigit() and int(part) < len(node):
+            places = range(int(part), int(part) + 1)
+        else:
+            raise ConfigError(f"--set {setting}: '{part}' is not one of 0 to {len(node) - 1} or *")
+        for place in places:
+            node[place] = _changed(node[place], rest, value, setting)
+    elif isinstance(node, dict):
+        node[part] = _changed(node.get(part, {}), rest, value, setting)
+    else:
+        key = ".".join(setting.partition("=")[0].split(".")[: -len(parts)])
+        raise ConfigError(f"--set {setting}: '{key}' holds a value, not keys")
+
+
+def _changed(old: Any, parts: list[str], value: Any, setting: str) -> Any:
+    if not parts:
+        return value
+    copy = old.copy() if isinstance(old, dict | list) else old
+    _set(copy, parts, value, setting)
+    return copy
 
 
 def _fill_default(raw: dict[str, Any], key: str) -> None:
     """Write out the default of a key that the file leaves out, so that a part of it can be set."""
     if key not in raw and key in RunConfig.model_fields:
         raw[key] = RunConfig().model_dump(mode="json")[key]
-
-
-def _item(node: Any, part: str, setting: str) -> Any:
-    if isinstance(node, list):
-        if not part.isdigit() or int(part) >= len(node):
-            raise ConfigError(f"--set {setting}: '{part}' is not one of 0 to {len(node) - 1}")
-        return node[int(part)]
-    child = node.get(part)
-    if child is not None and not isinstance(child, dict | list):
-        raise ConfigError(f"--set {setting}: '{part}' holds a value, not keys")
-    return child
-
-
-def _put(node: Any, part: str, value: Any, setting: str) -> None:
-    if isinstance(node, list):
-        _item(node, part, setting)
-        node[int(part)] = value
-    else:
-        node[part] = value
 
 
 def _subset(raw: dict[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:

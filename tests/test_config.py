@@ -37,6 +37,11 @@ def test_overrides_and_settings_win_over_the_file() -> None:
     assert (bare.args, bare.processes) == (("--threads", "2"), 1)
 
 
+def test_a_setting_can_reach_every_load() -> None:
+    config = resolve({}, "c.yaml", settings=["loads.*.requests=7"])
+    assert [load.requests for load in config.loads] == [7, 7]
+
+
 def test_targets_are_chosen_in_the_order_asked() -> None:
     config = resolve({"floor": "bare"}, "c.yaml", only_targets=["shm", "opt-2"])
     assert list(config.targets) == ["shm", "opt-2"]
@@ -97,6 +102,7 @@ def test_a_wrong_key_or_value_is_named(raw: dict[str, object], message: str) -> 
     [
         ("seed", "--set seed: write key=value"),
         ("loads.7.requests=3", "--set loads.7.requests=3: '7' is not one of 0 to 1"),
+        ("generator.processes.x=1", "--set generator.processes.x=1: 'generator.processes' holds"),
         ("description.x=1", "--set description.x=1: 'description' holds a value, not keys"),
     ],
 )

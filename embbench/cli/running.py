@@ -1,0 +1,73 @@
+"""Verbs that plan and run: `sweep`, `plan`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from embbench.cli.options import RunOptions, build_config, takes_run_options
+
+if TYPE_CHECKING:
+    from embbench.config import RunConfig
+    from embbench.plan import Plan
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's verbs to the app."""
+    app.command()(sweep)
+    app.command()(plan)
+
+
+@takes_run_options
+def sweep(
+    *,
+    options: RunOptions,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", help="Complete this interrupted run directory; no other options."),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress on stderr, warnings only.")
+    ] = False,
+) -> None:
+    """Bring up each target, drive every cell, check every answer, print the matrices."""
+    from embbench.cli.conducting import conduct, continue_run
+
+    if resume is not None:
+        raise typer.Exit(continue_run(resume, quiet=quiet))
+    config, chosen_line = build_config(options)
+    raise typer.Exit(conduct(config, chosen_line=chosen_line, quiet=quiet))
+
+
+@takes_run_options
+def plan(*, options: RunOptions) -> None:
+    """Print the resolved config, the cells, the request counts and a guess of the time."""
+    from embbench.planning import build_plan
+
+    config, chosen_line = build_config(options)
+    if chosen_line:
+        print(f"embbench: {chosen_line}", file=sys.stderr)
+    print(plan_text(config, build_plan(config)))
+
+
+def plan_text(config: "RunConfig", plan: "Plan") -> str:
+    """The plan for a reader: the config as YAML, then what will be driven."""
+    import yaml
+
+    from embbench.planning import estimate_s
+
+    resolved = config.model_dump(mode="json", exclude_none=True)
+    lines = [yaml.safe_dump(resolved, sort_keys=False, width=100)]
+    requests = sum(w.requests for w in plan.work) * config.trials * len(plan.targets)
+    lines.append(f"{len(plan.targets)} targets x {len(plan.work)} cells x {config.trials} trials:")
+    lines += [
+        f"  {w.slug}: {w.requests} requests + {w.warmup} warm-up a trial, "
+        f"{w.requests * config.trials} measured requests a target"
+        for w in plan.work
+    ]
+    lines.append("order of launches:")
+    lines += [f"  {i}: {', '.join(e.targets)}" for i, e in enumerate(plan.episodes)]
+    minutes = estimate_s(config, plan) / 60
+    lines.append(f"{requests} measured requests; about {minutes:.1f} minutes, as a guess")
+    return "\n".join(lines)
