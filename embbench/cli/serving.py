@@ -1,0 +1,43 @@
+"""Verbs that keep a server up: `serve` (a reference server), `up` (any target of a config)."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embbench.cli.options import RunOptions, build_config, takes_run_options
+from embbench.errors import ConfigError
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's verbs to the app."""
+    passing_on = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(context_settings=passing_on, add_help_option=False)(serve)
+    app.command()(up)
+
+
+def serve(context: typer.Context) -> None:
+    """Run a reference server until Ctrl-C: `embbench serve --processes 2 --hop shm`."""
+    from embbench.reference.main import main
+
+    main(context.args, prog="embbench serve")
+
+
+@takes_run_options
+def up(
+    target: Annotated[str, typer.Argument(help="A target of the config, such as bare.")],
+    *,
+    options: RunOptions,
+) -> None:
+    """Bring one target up as a sweep would, print its URL and pids, stay until Ctrl-C."""
+    config, _ = build_config(options)
+    if target not in config.all_targets:
+        raise ConfigError(f"no target '{target}'; targets are: {', '.join(config.all_targets)}")
+    with tempfile.TemporaryDirectory(prefix="embbench-up-") as logs:
+        try:
+            asyncio.run(_stay_up(config, target, Path(logs)))
+        except KeyboardInterrupt:
+            print("embbench: taken down", file=sys.stderr)
