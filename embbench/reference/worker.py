@@ -1,0 +1,176 @@
+"""The worker process: the engine at one end of the hop.
+
+In: frames with inputs. Out: frames with vectors in the form of the hop. It ends when the frontend
+closes the connection or dies, and leaves no shared memory behind.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from embbench.reference import hop, segments
+from embbench.reference.api import RequestError
+from embbench.reference.engine import Engine, load_engine
+from embbench.reference.frontend import Link
+from embbench.reference.options import Hop, ServeOptions
+
+log = logging.getLogger("embbench.worker")
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the frontend dies, even if the hop is not being read."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+async def work(options: ServeOptions, connection: socket.socket, engine: Engine) -> None:
+    """Answer the frontend until it closes the connection."""
+    worker = Worker(options, await Link.over(connection, options.max_hop_mb), engine)
+    loop = asyncio.get_running_loop()
+    # Ctrl-C goes to the whole group: the frontend decides when this process ends
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    loop.add_signal_handler(signal.SIGTERM, worker.drain)
+    try:
+        await worker.run()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass  # the frontend is gone
+    finally:
+        worker.close()
+        await engine.close()
+
+
+class Worker:
+    """One connection's work."""
+
+    def __init__(self, options: ServeOptions, link: Link, engine: Engine) -> None:
+        self._options, self._link, self._engine = options, link, engine
+        folder = Path(options.worker_shm_dir or options.shm_dir)
+        self._store = segments.SegmentStore(folder, segments.prefix_of(os.getpid()))
+        self._hop: Hop = options.hop
+        self._fallbacks: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining = asyncio.Event()
+        self._reaper: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Shake hands, then answer. Raises IncompleteReadError when the frontend closes."""
+        hello, _ = await self._link.read()
+        facts = self._engine.facts
+        await self._link.send(
+            {
+                "kind": "ready",
+                "boot_id": segments.boot_id(),
+                "probe": segments.answer_probe(self._store.folder, hello["probe"]),
+                "model": facts.model,
+                "dimension": facts.dimension,
+                "max_model_len": facts.max_model_len,
+            }
+        )
+        start, _ = await self._link.read()
+        self._hop = start["hop"]
+        if self._hop != self._options.hop:
+            self._fallbacks["not co-located"] += 1
+        if self._hop == "shm":
+            self._reaper = asyncio.create_task(self._reap())
+        while True:
+            message, _ = await self._link.read()
+            task = asyncio.create_task(self._answer(message))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, message: dict[str, Any]) -> None:
+        if message["kind"] == "stats":
+            reply = {"reaped": self._store.reaped, "fallbacks": self._fallbacks}
+        elif self._draining.is_set():
+            reply = _error(RequestError(503, "the worker is stopping", code="worker_gone"))
+        else:
+            reply = await self._embed(message)
+        reply["id"] = message["id"]
+        try:
+            await self._link.send(reply)
+        except hop.HopError as error:
+            refusal = _error(RequestError(500, str(error), code="hop_message_too_large"))
+            await self._link.send({**refusal, "id": message["id"]})
+
+    async def _embed(self, message: dict[str, Any]) -> dict[str, Any]:
+        start_ns = time.perf_counter_ns()
+        try:
+            result = await self._engine.embed(message["inputs"], message["dimensions"])
+            pack_ns = time.perf_counter_ns()
+            fields, reason = await asyncio.to_thread(
+                hop.pack, result.vectors, self._hop, self._store
+            )
+        except RequestError as error:
+            return _error(error)
+        except Exception:
+            log.exception("the engine failed")
+            return _error(RequestError(500, "the engine failed; see the server's log"))
+        if reason is not None:
+            self._fallbacks[reason] += 1
+        seconds = {
+            "engine": result.engine_s,
+            "queue": (pack_ns - start_ns) / 1e9 - result.engine_s,
+            "pack": (time.perf_counter_ns() - pack_ns) / 1e9,
+        }
+        tokens = sum(result.token_counts)
+        return {"kind": "embeddings", "tokens": tokens, "seconds": seconds, **fields}
+
+    async def _reap(self) -> None:
+        max_age_s = self._options.shm_max_age_s
+        while True:
+            await asyncio.sleep(max(max_age_s / 4, 0.05))
+            self._store.reap(max_age_s)
+
+    def drain(self) -> None:
+        """On SIGTERM: answer what is in work, then hang up; the frontend closes its end."""
+        if not self._draining.is_set():
+            self._draining.set()
+            self._drainer = asyncio.create_task(self._hang_up())
+
+    async def _hang_up(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._options.shutdown_s):
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._link.end()
+        await asyncio.sleep(1.0)
+        self._link.close()  # the frontend has not closed: it may be gone
+
+    def close(self) -> None:
+        """Stop, and remove what was never collected."""
+        for task in (*self._tasks, self._reaper):
+            if task is not None:
+                task.cancel()
+        self._link.close()
+        left = segments.remove_all(self._store.folder, self._store.prefix)
+        if left:
+            log.info("removed %d uncollected shared-memory segments", left)
+
+
+def _error(error: RequestError) -> dict[str, Any]:
+    fields = {"status": error.status, "message": error.message}
+    return {"kind": "error", "error": {**fields, "param": error.param, "code": error.code}}
+
+
+def load(options: ServeOptions) -> Engine:
+    """Load the engine; the time it takes is in the log."""
+    start_ns = time.perf_counter_ns()
+    engine = load_engine(options)
+    seconds = (time.perf_counter_ns() - start_ns) / 1e9
+    facts = engine.facts
+    log.info(
+        "engine %s serves %s, %d wide, loaded in %.1f s",
+        options.engine,
+        facts.model,
+        facts.dimension,
+        seconds,
+    )
+    return engine
