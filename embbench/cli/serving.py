@@ -4,12 +4,15 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from embbench.cli.options import RunOptions, build_config, takes_run_options
 from embbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from embbench.config import RunConfig
 
 
 def register(app: typer.Typer) -> None:
@@ -41,3 +44,22 @@ def up(
             asyncio.run(_stay_up(config, target, Path(logs)))
         except KeyboardInterrupt:
             print("embbench: taken down", file=sys.stderr)
+
+
+async def _stay_up(config: "RunConfig", target: str, logs: Path) -> None:
+    from embbench.targets.bring_up import bring_up
+    from embbench.targets.endpoint import while_alive
+    from embbench.targets.recipe import Context
+
+    context = Context(
+        log_dir=logs,
+        batches=(min(config.batches),),
+        model=config.model,
+        engine_args=config.engine_args,
+        on_progress=lambda text: print(f"embbench: {text}", file=sys.stderr),
+    )
+    async with bring_up(target, config.all_targets[target], context) as endpoint:
+        print(f"{target}: {endpoint.base_url} (model {endpoint.model}), Ctrl-C ends it")
+        for process in endpoint.processes:
+            print(f"  {process.role}: pid {process.pid}, log {process.log}")
+        await while_alive(asyncio.Event().wait(), endpoint)
