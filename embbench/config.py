@@ -176,8 +176,12 @@ class Generator(Schema):
 
 
 class RunConfig(Schema):
-    """One run. `floor` and `baseline` name the targets that the others are measured against."""
+    """One run, called by the name of its file unless `name` says otherwise.
 
+    `floor` and `baseline` name the targets that the others are measured against.
+    """
+
+    name: str = ""
     description: str = ""
     seed: int = 1
     model: str | None = None

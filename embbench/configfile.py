@@ -53,7 +53,7 @@ def read_config(
     and ``only_targets`` keeps these targets, in this order.
     """
     path = _find(source)
-    raw = _parse(path.read_text(), str(path))
+    raw = {"name": path.stem, **_parse(path.read_text(), str(path))}
     return resolve(
         raw, str(path), overrides=overrides, settings=settings, only_targets=only_targets
     )

@@ -1,4 +1,4 @@
-"""Progress on stderr: one live line on a terminal, nothing where there is none."""
+"""Progress on stderr: a live line on a terminal; elsewhere only the few lines that stay."""
 
 import sys
 from types import TracebackType
@@ -10,6 +10,7 @@ class Progress:
 
     def __init__(self, total: int, *, quiet: bool) -> None:
         self._total = total
+        self._quiet = quiet
         self._shown = not quiet and sys.stderr.isatty()
 
     def __enter__(self) -> Self:
@@ -47,9 +48,11 @@ class Progress:
         if self._shown:
             self._bar.advance(self._task)
 
-    def warn(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """A line that stays, also where there is no terminal."""
+        if self._quiet:
+            return
         if self._shown:
             self._bar.console.print(f"embbench: {text}", markup=False, highlight=False)
         else:
-            print(f"embbench: {text}", file=sys.stderr)
+            print(f"embbench: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,97 @@
+"""What `sweep` does around the conductor: a run directory, signals, the report, the exit code."""
+
+import asyncio
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embbench import __version__
+from embbench.cli.progress import Progress
+from embbench.errors import EmbbenchError, RunError
+
+if TYPE_CHECKING:
+    from embbench.config import RunConfig
+    from embbench.plan import Plan
+    from embbench.rundir import Run, RunWriter
+
+EXIT_INVALID = 3
+EXIT_INTERRUPTED = 130
+
+
+def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int:
+    """Run ``config`` into a new run directory; print its report; return the exit code."""
+    from embbench.metadata import host_metadata
+    from embbench.planning import build_plan
+    from embbench.rundir import RunWriter
+
+    plan = build_plan(config)
+    meta = {
+        "status": "running",
+        "name": config.name,
+        "description": config.description,
+        "embbench": {"version": __version__},
+        "argv": ["embbench", *sys.argv[1:]],
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": config.model_dump(mode="json"),
+        "targets": list(plan.targets),
+        "cells": [work.slug for work in plan.work],
+        "host": host_metadata(),
+        "launches": [],
+    }
+    writer = RunWriter.create(Path(config.output), config.name, meta, datetime.now(UTC))
+    with Progress(sum(len(e.trials) for e in plan.episodes), quiet=quiet) as progress:
+        if chosen_line:
+            progress.say(chosen_line)
+        return _run(config, plan, writer, None, progress)
+
+
+def continue_run(folder: Path, *, quiet: bool) -> int:
+    """Complete an interrupted run from the config that it was started with."""
+    from embbench.configfile import resolve
+    from embbench.planning import build_plan
+    from embbench.rundir import RunWriter
+
+    writer, run = RunWriter.reopen(folder)
+    if run.meta["kind"] != "run":
+        raise RunError(f"{folder}: published figures cannot be resumed")
+    config = resolve(run.meta["config"], f"{folder}/run.json")
+    plan = build_plan(config)
+    with Progress(sum(len(e.trials) for e in plan.episodes), quiet=quiet) as progress:
+        return _run(config, plan, writer, run, progress)
+
+
+def _run(
+    config: "RunConfig", plan: "Plan", writer: "RunWriter", run: "Run | None", progress: Progress
+) -> int:
+    """Conduct, and whatever happens, leave a report of what there is."""
+    from embbench.rundir import read_run
+    from embbench.sweep import run_sweep
+
+    failure: EmbbenchError | None = None
+    interrupted = False
+    try:
+        asyncio.run(_obeying_sigterm(run_sweep(config, plan, writer, run, progress)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        interrupted = True
+    except EmbbenchError as exc:
+        failure = exc
+    status = "interrupted" if interrupted else "failed" if failure else "complete"
+    writer.update(status=status, ended_at=datetime.now(UTC).isoformat(timespec="seconds"))
+    valid = _report(read_run(writer.folder), writer)
+    progress.say(f"{status}: {writer.folder}")
+    if interrupted:
+        progress.say(f"the rest: embbench sweep --resume {writer.folder}")
+        return EXIT_INTERRUPTED
+    if failure is not None:
+        raise failure
+    return 0 if valid else EXIT_INVALID
+
+
+async def _obeying_sigterm(work: "asyncio.Coroutine[object, object, None]") -> None:
+    """SIGTERM ends a run as Ctrl-C does: everything is taken down first."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await work
