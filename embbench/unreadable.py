@@ -9,6 +9,7 @@ from typing import Final
 import orjson
 
 _NOT_FINITE: Final = re.compile(rb"[\[,:]\s*(-?(?:NaN|nan|Infinity|inf))\b")
+_KEY: Final = re.compile(rb'"embedding"\s*:')
 _TITLE: Final = re.compile(rb"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _JSON_STARTS: Final = (
     *(bytes([char]) for char in b'{["-0123456789'),
@@ -38,7 +39,7 @@ def why_not_json(body: bytes, complaint: str) -> tuple[str, str]:
         return "charset", f"not UTF-8 at byte {exc.start}"
     literal = _NOT_FINITE.search(body)
     if literal:
-        vector = max(0, body.count(b'"embedding"', 0, literal.start()) - 1)
+        vector = max(0, len(_KEY.findall(body, 0, literal.start())) - 1)
         name = literal[1].decode()
         return "not-finite", f"{name} in vector {vector}: not a JSON number"
     return _syntax(body, complaint)

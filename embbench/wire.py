@@ -77,7 +77,8 @@ def decode(
     Raises `WireError`, whose message is one sentence.
     """
     if status != 200:
-        raise WireError("status", f"status {status}{_words_of(payload, gzip)}")
+        name = "status" if 200 < status < 300 else "refused"
+        raise WireError(name, f"status {status}{_words_of(payload, gzip)}")
     if gzip:
         payload = gunzip(payload, _unpacked_max(count, dimension))
     _check_content_type(content_type, payload)
@@ -213,7 +214,7 @@ def _nested(payload: bytes | memoryview, n: int) -> bool:
 def _find_nested(vectors: list[Any]) -> None:
     """Raise if a vector holds an array; other keys may hold what they like."""
     for i, vector in enumerate(vectors):
-        if isinstance(vector, simdjson.Array) and bytes(vector.mini).count(b"[") > 1:
+        if isinstance(vector, simdjson.Array) and str(vector.mini).count("[") > 1:
             raise _bad_element(vector, i)
 
 
