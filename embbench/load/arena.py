@@ -1,0 +1,96 @@
+"""The load process's side of the response arena: slots that bodies are received into.
+
+In: a shared-memory file of bounded size. Out: slots, handed out one after the other, into which
+the kernel copies a response; nothing is copied again. When the arena is full, `take` says so and
+the response is received without being kept.
+"""
+
+import mmap
+import os
+import time
+from dataclasses import dataclass
+
+HEAD_ROOM = 1024
+"""Room for the head of an answer, which arrives in the same read as the body's beginning."""
+
+PAD = 64
+"""A read is offered this much more than is expected, so that one read sees the end of the data."""
+
+_LEAST = 65_536 + 4 * PAD  # a head of the greatest length and what follows it
+_PAGE = mmap.PAGESIZE
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A piece of memory: ``memory[start:start + size]``, also as a writable view."""
+
+    memory: mmap.mmap
+    view: memoryview
+    start: int
+    size: int
+
+
+class Arena:
+    """Slots in a shared mapping. ``slot_bytes`` grows to the largest body seen (and its head)."""
+
+    def __init__(self, path: str | None, body_bytes: int = 0) -> None:
+        """Map the arena at ``path``; None is an arena without room.
+
+        ``body_bytes`` is the expected size of a body; a guess that is too small costs one copy
+        of the first few KB of the first such body.
+        """
+        self.slot_bytes = max(_LEAST, body_bytes + HEAD_ROOM + PAD)
+        self._top = 0
+        self._touched = 0
+        self._memory: mmap.mmap | None = None
+        self.size = 0
+        if path is not None:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self.size = os.fstat(fd).st_size
+                if self.size:
+                    self._memory = mmap.mmap(fd, self.size)
+            finally:
+                os.close(fd)
+        self._view = memoryview(self._memory) if self._memory is not None else memoryview(b"")
+
+    def take(self, size: int = 0) -> Slot | None:
+        """A slot of ``size`` bytes (default and least: `slot_bytes`), or None if full."""
+        if size > self.slot_bytes:
+            self.slot_bytes = size
+        start, end = self._top, self._top + self.slot_bytes
+        if end > self.size or self._memory is None:
+            return None
+        self._top = (end + 63) & ~63
+        return Slot(self._memory, self._view[start:end], start, self.slot_bytes)
+
+    def give_back(self, slot: Slot, used: int) -> None:
+        """Return what lies beyond ``used`` bytes, if the slot is the latest that was handed out."""
+        if self._top == (slot.start + slot.size + 63) & ~63:
+            self._top = slot.start + ((used + 63) & ~63)
+
+    def prefault(self, slots: int, deadline_s: float = 2.0) -> None:
+        """Touch the pages of the next ``slots`` slots, so that no page fault falls into a trial.
+
+        Stops after ``deadline_s``: kept connections must not go stale meanwhile.
+        """
+        if self._memory is None:
+            return
+        want = min(self.size, self._top + slots * (self.slot_bytes + 64))
+        at = max(self._touched, self._top & ~(_PAGE - 1))
+        until = time.monotonic() + deadline_s
+        while at < want and time.monotonic() < until:
+            step = min(64 << 20, self.size - at)
+            try:
+                self._memory.madvise(_POPULATE_WRITE, at, step)
+            except (OSError, ValueError):
+                for page in range(at, at + step, _PAGE):
+                    self._view[page] = 0
+            at += step
+        self._touched = max(self._touched, at)
+
+    def close(self) -> None:
+        """Unmap, once no view is left."""
+        self._view = memoryview(b"")
+        self._memory = None

@@ -1,0 +1,398 @@
+"""One connection of the buffered client: sends a request, reads the answer into its final place.
+
+In: a prepared request. Out: the exchange, filled in, handed to the client. Once the head of an
+answer is parsed (httptools), a body with Content-Length is received without another look or copy;
+a chunked one goes through httptools piece by piece.
+"""
+
+import asyncio
+import mmap
+import socket
+from time import monotonic_ns
+from typing import Any, Final, Literal, Protocol
+
+import httptools
+
+from embbench.load.arena import PAD, Arena, Slot
+from embbench.load.client import MAX_HEAD_BYTES, Done, Exchange, status_error
+
+_HEAD_END: Final = b"\r\n\r\n"
+
+_State = Literal["idle", "head", "length", "chunked", "until-close"]
+
+
+def anonymous_slot(size: int) -> Slot:
+    """Memory of this process alone, in the shape of a slot."""
+    memory = mmap.mmap(-1, size)
+    return Slot(memory, memoryview(memory), 0, size)
+
+
+class Pool(Protocol):
+    """What a connection needs from its client."""
+
+    arena: Arena
+    scratch: Slot
+    max_body_bytes: int
+
+    def finished(
+        self, connection: "Connection", exchange: Exchange, done: Done, reusable: bool
+    ) -> None:
+        """The exchange has its end stamp."""
+        ...
+
+    def forget(self, connection: "Connection") -> None:
+        """The connection is gone."""
+        ...
+
+
+class _Answer:
+    """What httptools calls back: the fields of a head that matter, the pieces of a chunked body."""
+
+    __slots__ = ("begun", "complete", "connection", "gzip", "length", "on_body", "transfer", "type")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.complete = False
+        self.connection = b""
+        self.gzip = False
+        self.length = -1
+        self.on_body: Any = None
+        self.transfer = b""
+        self.type = b""
+
+    def on_message_begin(self) -> None:
+        self.begun += 1
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key = name.lower()
+        if key == b"content-length":
+            self.length = int(value)
+        elif key == b"content-type":
+            self.type = value
+        elif key == b"connection":
+            self.connection = value.lower()
+        elif key == b"transfer-encoding":
+            self.transfer = value.strip().lower()
+        elif key == b"content-encoding":
+            self.gzip = value.strip().lower() in (b"gzip", b"x-gzip")
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Idle, or carrying one exchange at a time."""
+
+    _transport: asyncio.Transport
+    _done: Done
+    _answer: _Answer
+    _parser: httptools.HttpResponseParser
+
+    def __init__(self, pool: Pool, sock: socket.socket, tls: bool) -> None:
+        self._pool = pool
+        self._sock = None if tls else sock
+        self._exchange: Exchange | None = None
+        self._state: _State = "idle"
+        self._served = 0
+        self._keep_alive = False
+        self._reset = False
+        self._rest: memoryview | None = None  # of a request, still to be sent
+        self._rest_sock: socket.socket | None = None
+        self._slot: Slot | None = None  # where the body is kept, if it is
+        self._into = pool.scratch  # where a head is read to: the slot, or memory to forget
+        self._filled = 0  # bytes of `_into` in use
+        self._end = 0  # length state, kept: `_filled` when the body is complete
+        self._left = 0  # length state, not kept: body bytes still to come
+        self.closed = False
+        self.idle_since_ns = 0
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def start(self, exchange: Exchange, message: bytes, done: Done, fresh: bool) -> None:
+        """Send a request. ``start_ns`` is read here unless the connection was made for it."""
+        self._exchange = exchange
+        self._done = done
+        self._state = "head"
+        self._filled = 0
+        self._into = self._pool.scratch
+        if exchange.keep:
+            self._slot = self._pool.arena.take()
+            if self._slot is None:
+                exchange.unkept = True
+            else:
+                self._into = self._slot
+        if not fresh:
+            exchange.start_ns = monotonic_ns()
+        if self._sock is None:
+            self._transport.write(message)
+            return
+        # Straight to the kernel: the transport's write waits for the loop's next turn.
+        try:
+            sent = self._sock.send(message)
+        except BlockingIOError:
+            sent = 0
+        except OSError as exc:
+            # What the peer said before it left can still be read, and so can its leaving.
+            self._reset = isinstance(exc, ConnectionResetError)
+            return
+        if sent < len(message):
+            self._send_rest(memoryview(message)[sent:])
+
+    def _send_rest(self, rest: memoryview) -> None:
+        """Send on when the kernel has room, over a descriptor of its own.
+
+        The transport would close on a failed write, and lose an answer such as 413 that a server
+        gave before it stopped reading.
+        """
+        assert self._sock is not None
+        self._rest = rest
+        self._rest_sock = self._sock.dup()
+        asyncio.get_running_loop().add_writer(self._rest_sock.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        assert self._rest is not None
+        assert self._rest_sock is not None
+        try:
+            sent = self._rest_sock.send(self._rest)
+        except BlockingIOError:
+            return
+        except OSError as exc:
+            self._reset = isinstance(exc, ConnectionResetError)
+            self._stop_rest()
+            self._keep_alive = False
+            return
+        self._rest = self._rest[sent:]
+        if not self._rest:
+            self._stop_rest()
+
+    def _stop_rest(self) -> None:
+        if self._rest_sock is not None:
+            asyncio.get_running_loop().remove_writer(self._rest_sock.fileno())
+            self._rest_sock.close()
+        self._rest = self._rest_sock = None
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's are no subclasses
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        if self._state == "head" or (self._slot is not None and self._state != "chunked"):
+            return self._into.view[self._filled :]
+        return self._pool.scratch.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        now_ns = monotonic_ns()
+        exchange = self._exchange
+        if exchange is None:
+            self.drop()  # nobody asked: not a connection to use again
+            return
+        if not exchange.first_byte_ns:
+            exchange.first_byte_ns = now_ns
+        state = self._state
+        if state == "head":
+            self._filled += nbytes
+            self._read_head(exchange, now_ns)
+        elif state == "length":
+            self._read_length(exchange, nbytes, now_ns)
+        elif state == "chunked":
+            self._feed(exchange, bytes(self._pool.scratch.view[:nbytes]), now_ns)
+        else:
+            self._read_until_close(exchange, nbytes, now_ns)
+
+    def _read_head(self, exchange: Exchange, now_ns: int) -> None:
+        into = self._into
+        begin = 0
+        while True:
+            found = into.memory.find(
+                _HEAD_END, into.start + begin, into.start + min(self._filled, MAX_HEAD_BYTES)
+            )
+            if found < 0:
+                break
+            end = found + 4 - into.start
+            answer = _Answer()
+            parser = httptools.HttpResponseParser(answer)
+            try:
+                parser.feed_data(bytes(into.view[begin:end]))
+                version, status = parser.get_http_version(), parser.get_status_code()
+            except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError):
+                self._finish("bad-http", now_ns)
+                return
+            if 100 <= status <= 199:  # an interim answer; the real one follows
+                begin = end
+                continue
+            if version not in ("1.1", "1.0") or status < 200:
+                self._finish("bad-http", now_ns)
+                return
+            exchange.status = status
+            exchange.gzip = answer.gzip
+            exchange.content_type = answer.type.decode("latin-1")
+            self._answer, self._parser = answer, parser
+            self._keep_alive = b"close" not in answer.connection and (
+                version == "1.1" or b"keep-alive" in answer.connection
+            )
+            self._begin_body(exchange, answer, end, now_ns)
+            return
+        if self._filled >= MAX_HEAD_BYTES:
+            self._finish("bad-http", now_ns)
+        elif into is self._pool.scratch:
+            # Other connections read into the scratch memory too: move the unfinished head away.
+            self._into = anonymous_slot(MAX_HEAD_BYTES + PAD)
+            self._into.view[: self._filled] = into.view[: self._filled]
+
+    def _begin_body(self, exchange: Exchange, answer: _Answer, begin: int, now_ns: int) -> None:
+        """The head is known and ends at ``begin``; what follows it may have come already."""
+        here = self._filled - begin
+        slot = self._slot
+        if slot is not None:
+            exchange.kept_at = slot.start + begin
+        if answer.complete:  # 204, 304, or Content-Length: 0
+            self._finish(None, now_ns, surplus=here > 0)
+        elif answer.transfer:
+            if answer.transfer != b"chunked":  # we offered no other
+                self._finish("bad-http", now_ns)
+                return
+            exchange.chunked = True
+            self._state = "chunked"
+            answer.on_body = self._on_piece
+            pieces = bytes(self._into.view[begin : self._filled])
+            self._filled = begin
+            if pieces:
+                self._feed(exchange, pieces, now_ns)
+        elif answer.length >= 0:
+            if answer.length > self._pool.max_body_bytes:
+                self._finish("body-too-large", now_ns)
+                return
+            self._state = "length"
+            self._left = answer.length
+            self._end = begin + answer.length
+            if slot is not None and self._end + PAD > slot.size:
+                self._grow(exchange, slot, self._end + PAD)
+            self._filled = begin
+            self._read_length(exchange, here, now_ns)
+        else:
+            self._state = "until-close"
+            self._keep_alive = False
+            self._filled = begin
+            self._read_until_close(exchange, here, now_ns)
+
+    def _read_length(self, exchange: Exchange, nbytes: int, now_ns: int) -> None:
+        exchange.response_bytes += nbytes
+        self._left -= nbytes
+        self._filled += nbytes
+        if self._left <= 0:
+            exchange.response_bytes += self._left  # bytes beyond the promise are not the body
+            self._finish(None, now_ns, surplus=self._left < 0)
+
+    def _read_until_close(self, exchange: Exchange, nbytes: int, now_ns: int) -> None:
+        self._filled += nbytes
+        exchange.response_bytes += nbytes
+        slot = self._slot
+        if exchange.response_bytes > self._pool.max_body_bytes:
+            self._finish("body-too-large", now_ns)
+        elif slot is not None and self._filled + PAD > slot.size:
+            self._grow(exchange, slot, 2 * slot.size)
+
+    def _feed(self, exchange: Exchange, data: bytes, now_ns: int) -> None:
+        answer = self._answer
+        wrong = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError):
+            wrong = True
+        if exchange.response_bytes > self._pool.max_body_bytes:
+            self._finish("body-too-large", now_ns)
+        elif answer.complete:
+            self._finish(None, now_ns, surplus=wrong or answer.begun > 1)
+        elif wrong:
+            self._finish("bad-http", now_ns)
+
+    def _on_piece(self, piece: bytes) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        if self._answer.complete:
+            return  # the body of something nobody asked for
+        size = len(piece)
+        exchange.response_bytes += size
+        slot = self._slot
+        if slot is None or exchange.response_bytes > self._pool.max_body_bytes:
+            return
+        if self._filled + size + PAD > slot.size:
+            slot = self._grow(exchange, slot, 2 * slot.size + size)
+        if slot is not None:
+            slot.view[self._filled : self._filled + size] = piece
+            self._filled += size
+
+    def _grow(self, exchange: Exchange, old: Slot, size: int) -> Slot | None:
+        """Move what has come to a larger slot; if there is no room for one, keep nothing."""
+        new = self._pool.arena.take(size)
+        if new is None:
+            self._pool.arena.give_back(old, 0)
+            self._into = self._pool.scratch
+            exchange.unkept, exchange.kept_at = True, -1
+        else:
+            new.view[: self._filled] = old.view[: self._filled]
+            exchange.kept_at += new.start - old.start
+            self._into = new
+        self._slot = new
+        return new
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _finish(self, error: str | None, now_ns: int, *, surplus: bool = False) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        exchange.end_ns = now_ns
+        exchange.error = error or status_error(exchange.status)
+        if self._slot is not None:
+            self._pool.arena.give_back(self._slot, self._filled)
+            self._slot = None
+        self._exchange = None
+        self._state = "idle"
+        self._served += 1
+        reusable = (
+            error is None
+            and self._keep_alive
+            and not surplus
+            and not self.closed
+            and self._rest is None
+            and (self._sock is not None or self._transport.get_write_buffer_size() == 0)
+        )
+        self.idle_since_ns = now_ns
+        if not reusable:
+            self.drop()
+        self._pool.finished(self, exchange, self._done, reusable)
+
+    def fail(self, error: str, now_ns: int) -> None:
+        """End the exchange in flight from outside."""
+        if self._exchange is not None:
+            self._finish(error, now_ns)
+
+    def drop(self) -> None:
+        """Close at once, whatever is still in the buffers."""
+        self.closed = True
+        self._stop_rest()
+        self._transport.abort()
+
+    def eof_received(self) -> bool:
+        now_ns = monotonic_ns()
+        self.closed = True
+        if self._exchange is not None:
+            error = None if self._state == "until-close" else self._lost(self._exchange, None)
+            self._finish(error, now_ns)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        now_ns = monotonic_ns()
+        self.closed = True
+        self._stop_rest()
+        self._pool.forget(self)
+        if self._exchange is not None:
+            self._finish(self._lost(self._exchange, exc), now_ns)
+
+    def _lost(self, exchange: Exchange, exc: Exception | None) -> str:
+        if self._served and not exchange.first_byte_ns:
+            return "stale-connection"
+        if exc is not None or self._reset:
+            return "connection-reset"
+        return "truncated-body" if exchange.first_byte_ns else "connection-closed"
