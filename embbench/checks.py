@@ -56,7 +56,7 @@ def check_response(answer: Decoded | WireError, expect: Expectation) -> list[Fla
     return [
         *_check_encoding(answer, expect),
         *check_norms(answer.matrix, expect, answer.encoding),
-        *_check_distinct(answer.matrix),
+        *check_distinct_rows(answer.matrix),
         *check_usage(answer.prompt_tokens, expect),
         *_check_model(answer.model, expect),
     ]
@@ -135,7 +135,8 @@ def row_keys(matrix: Matrix) -> NDArray[np.uint64]:
     return keys
 
 
-def _check_distinct(matrix: Matrix) -> list[Flaw]:
+def check_distinct_rows(matrix: Matrix) -> list[Flaw]:
+    """Different texts, different vectors: no two rows are equal."""
     keys = row_keys(matrix) if len(matrix) > 1 else np.zeros(0, np.uint64)
     if len(np.unique(keys)) == len(keys):
         return []

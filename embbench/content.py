@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,11 +82,24 @@ class Pair:
     a: str
     b: str
     texts: int
-    cosine_min: float
-    norm_difference_max: float
+    cosine_min: float | None  # None: vectors of another shape
+    norm_difference_max: float | None
     usage_difference: int | None  # tokens, summed over the texts; None if one does not tell
     same_work: bool
     what: str  # one sentence, empty if the work is the same
+
+    def to_json(self) -> dict[str, Any]:
+        """A row of the report's agreement table."""
+        return {
+            "base": self.a,
+            "candidate": self.b,
+            "texts": self.texts,
+            "cosine_min": self.cosine_min,
+            "norm_difference_max": self.norm_difference_max,
+            "usage_difference": self.usage_difference,
+            "same_work": self.same_work,
+            "what": self.what,
+        }
 
     def finding(self) -> Finding | None:
         """A failure of the pair, or None."""
@@ -127,7 +140,7 @@ def _compare(
             if len(left) == len(right)
             else f"not the same work: {len(right)} vectors from {b}, {len(left)} from {a}"
         )
-        return Pair(a, b, min(len(left), len(right)), 0.0, float("inf"), usage, False, what)
+        return Pair(a, b, min(len(left), len(right)), None, None, usage, False, what)
     cosines = np.einsum("ij,ij->i", unit_rows(left), unit_rows(right))
     norms = np.abs(norms_of(left) - norms_of(right))
     lowest, apart = float(cosines.min(initial=1.0)), float(norms.max(initial=0.0))

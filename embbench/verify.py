@@ -29,7 +29,7 @@ from embbench.checks import Expectation, Flaw, check_content, check_response, no
 from embbench.content import SKETCH_WIDTH, Known, Sketches, sketch, sketch_every
 from embbench.findings import Finding, Severity
 from embbench.samples import MEASURED, Samples
-from embbench.wire import Decoded, WireError, decode
+from embbench.wire import Decoded, Matrix, WireError, decode
 
 _TASK_BYTES: Final = 32 << 20
 _TASKS_OUT: Final = 64
@@ -124,7 +124,7 @@ def verify_trial(
     trial: int,
     requests: int,
     samples: Samples | None = None,
-    known: Known | None = None,
+    known: Sequence[Known] = (),
     pool: ProcessPoolExecutor | None = None,
 ) -> Verification:
     """Check every kept body. ``requests`` is the number of measured requests in the trial.
@@ -166,7 +166,7 @@ def _in_pool(
     pool: ProcessPoolExecutor,
     kept: KeptBodies,
     expect: Expectation,
-    known: Known | None,
+    known: Sequence[Known],
     every: int,
 ) -> Iterator[list[Checked]]:
     """Results in order; a bounded number of tasks is out at a time."""
@@ -196,7 +196,7 @@ def check_bodies(
     kept: KeptBodies,
     places: Sequence[tuple[int, int]],
     expect: Expectation,
-    known: Known | None,
+    known: Sequence[Known],
     every: int,
 ) -> list[Checked]:
     """The task of a verifying process: some bodies of a trial."""
@@ -217,7 +217,7 @@ def _decode(body: KeptBody, expect: Expectation) -> Decoded | WireError:
         return error
 
 
-def _check(body: KeptBody, expect: Expectation, known: Known | None, every: int) -> Checked:
+def _check(body: KeptBody, expect: Expectation, known: Sequence[Known], every: int) -> Checked:
     answer = _decode(body, expect)
     flaws = check_response(answer, expect)
     keys, short, norms, tokens = np.zeros(0, np.uint64), None, (np.nan, np.nan), None
@@ -225,14 +225,9 @@ def _check(body: KeptBody, expect: Expectation, known: Known | None, every: int)
         matrix = answer.matrix
         of_rows = norms_of(matrix)
         norms, tokens = (float(of_rows.min()), float(of_rows.max())), answer.prompt_tokens
-        texts = known.of_request(body.seq) if known and body.phase == MEASURED else None
-        plain = all(flaw.check not in ("zero", "distinct") for flaw in flaws)
-        if plain:
+        if all(flaw.check not in ("zero", "distinct") for flaw in flaws):
             keys = row_keys(matrix)
-        if plain and texts is not None:
-            flaws += check_content(
-                matrix, texts.item, texts.vectors, expect.cosine_min, texts.source
-            )
+            flaws += _check_known(body, matrix, expect, known)
         if body.phase == MEASURED and body.seq % every == 0:
             short = sketch(matrix)
     return Checked(
@@ -246,6 +241,20 @@ def _check(body: KeptBody, expect: Expectation, known: Known | None, every: int)
         len(body.payload),
         body.gzip,
     )
+
+
+def _check_known(
+    body: KeptBody, matrix: Matrix, expect: Expectation, known: Sequence[Known]
+) -> list[Flaw]:
+    """The known texts of this request, if there are any."""
+    flaws: list[Flaw] = []
+    for each in known if body.phase == MEASURED else ():
+        texts = each.of_request(body.seq)
+        if texts is not None:
+            flaws += check_content(
+                matrix, texts.item, texts.vectors, expect.cosine_min, texts.source
+            )
+    return flaws
 
 
 def _add_repeats(checked: list[Checked]) -> None:

@@ -78,6 +78,8 @@ def render(matrix: Matrix, context: Context) -> tuple[int, bytes, dict[str, str]
     fault = FAULTS.get(context.scope.fault or "")
     if context.scope.fault and fault is None:
         raise ValueError(f"unknown fault {context.scope.fault}")
+    if fault and context.encoding not in fault.encodings:
+        fault = None
     only = context.scope.item
     hit = range(len(matrix)) if only is None else range(only, min(only + 1, len(matrix)))
     if fault and fault.stage == "vectors":
@@ -164,7 +166,7 @@ def _swapped(matrix: Matrix, context: Context) -> Matrix:
 
 def _padding_leaks(matrix: Matrix, context: Context) -> Matrix:
     """Each vector of a batch is mixed with the others': right alone, wrong in company."""
-    mixed = matrix + 0.2 * matrix.sum(axis=0) / max(1, len(matrix) - 1)
+    mixed = matrix + 0.2 * matrix.sum(axis=0) / np.sqrt(len(matrix))
     return _unit(mixed)
 
 
@@ -238,6 +240,8 @@ def _zeros_as(text: str) -> Callable[..., Any]:
     def replace(row: Matrix, context: Context, i: int) -> Any:
         changed = row.copy()
         changed[::7] = 0
+        if context.encoding == "base64":
+            return encode(_unit(changed), "base64", context)
         numbers = orjson.dumps(_unit(changed), option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
         numbers[::7] = [text.encode()] * len(numbers[::7])
         return orjson.Fragment(b"[" + b",".join(numbers) + b"]")
@@ -277,7 +281,7 @@ def _indices(change: Callable[[int, int], Any]) -> Callable[[Items, Context], It
 
 
 def _double_index(i: int, n: int) -> int:
-    return min(3, n - 2) if i == min(7, n - 1) else i
+    return min(3, n - 2) if i == min(7, n - 1) and n > 1 else i
 
 
 def _renumbered(items: Items, context: Context) -> Items:
@@ -384,7 +388,7 @@ def _gzipped(change: Callable[[bytes], bytes] = bytes) -> Callable[..., Any]:
 
 
 def _bomb(status: int, body: bytes, headers: dict[str, str]) -> Any:
-    packed = gzip.compress(body[:-1] + b" " * 300_000_000 + b"}", 1, mtime=0)
+    packed = gzip.compress(body[:-1] + b" " * 40_000_000 + b"}", 1, mtime=0)
     return status, packed, {**headers, "Content-Encoding": "gzip"}
 
 
@@ -542,8 +546,8 @@ ODDITIES: dict[str, Fault] = {
         "items",
         lambda items, c: [{"score": None, "tags": ["[", "]"], **item} for item in items],
     ),
-    "whole-zeros": Fault("value", _zeros_as("0"), encodings=FLOAT),
-    "minus-zeros": Fault("value", _zeros_as("-0.0"), encodings=FLOAT),
+    "whole-zeros": Fault("value", _zeros_as("0")),
+    "minus-zeros": Fault("value", _zeros_as("-0.0")),
     "bf16-rounded": Fault("vectors", _bf16),
     "key-order": Fault("bytes", _other_key_order),
     "pretty-printed": Fault("bytes", _pretty),

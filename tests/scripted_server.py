@@ -285,7 +285,7 @@ class ScriptedServer:
         self, asked: dict[str, Any], texts: list[tuple[int, ...]], entry: Entry
     ) -> tuple[int, bytes, dict[str, str]]:
         knobs, number = self.knobs, entry.number
-        cut = [tokens[: knobs.truncate_tokens] for tokens in texts]
+        cut = [_truncated(tokens, knobs.truncate_tokens) for tokens in texts]
         entry.tokens = sum(map(len, cut if knobs.truncate_usage else texts))
         active = knobs.fault and number >= knobs.fault_from
         active = active and knobs.fault_request in (None, number)
@@ -403,6 +403,11 @@ def _token_lists(given: Any, knobs: Script) -> list[tuple[int, ...]]:
         (*map(_token_id, each.split()), *ends) if isinstance(each, str) else tuple(each)
         for each in inputs
     ]
+
+
+def _truncated(tokens: tuple[int, ...], limit: int | None) -> tuple[int, ...]:
+    """The first tokens, with the special one at the end, as tokenizers truncate."""
+    return tokens if limit is None or len(tokens) <= limit else (*tokens[: limit - 1], tokens[-1])
 
 
 def _token_id(word: str) -> int:

@@ -1,0 +1,212 @@
+"""One embedding request off the clock: the gate's and the content checks' way to ask.
+
+In: an `Endpoint` and some inputs. Out: a `Reply` with the body as it came, never more than a
+limit of it. Whatever goes wrong on the way is a `WireError` with a name, like a wrong payload.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import numpy as np
+import orjson
+
+from embbench.checks import Flaw
+from embbench.content import Known
+from embbench.plan import Encoding
+from embbench.targets.endpoint import Endpoint
+from embbench.wire import Decoded, WireError, decode, gunzip
+
+BODY_BYTES_MAX: Final = 1 << 28
+"""Off the clock batches are small; a longer answer is not read to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer as it came: transfer encoding removed, content encoding not."""
+
+    status: int
+    body: bytes
+    content_type: str
+    coding: str
+    chunked: bool
+
+    def decode(self, count: int, dimension: int | None = None) -> Decoded:
+        """The vectors. Raises `WireError`."""
+        if self.coding not in ("", "identity", "gzip"):
+            raise WireError("coding", f"content coding {self.coding}, which was not asked for")
+        return decode(
+            self.body,
+            count=count,
+            dimension=dimension,
+            status=self.status,
+            content_type=self.content_type,
+            gzip=self.coding == "gzip",
+        )
+
+
+class Asker:
+    """A connection to one target; ``async with Asker(endpoint) as asker``."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float = 120.0) -> None:
+        self.endpoint = endpoint
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            timeout=self._timeout,
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity", **self.endpoint.headers},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def ask(
+        self,
+        inputs: Sequence[str] | Sequence[list[int]],
+        encoding: Encoding = "float",
+        **extra: Any,
+    ) -> Reply:
+        """Embed ``inputs`` in one request. Raises `WireError` if no answer came."""
+        body = {
+            "model": self.endpoint.model,
+            "input": list(inputs),
+            "encoding_format": encoding,
+            **extra,
+        }
+        return await self._exchange("POST", "/embeddings", orjson.dumps(body))
+
+    async def count_tokens(self, texts: list[str]) -> int | None:
+        """Tokens of these texts by the server's own usage, whatever the vectors look like.
+
+        None if it does not tell. Raises `WireError` if there is no answer, or not JSON.
+        """
+        reply = await self.ask(texts)
+        if reply.status != 200:
+            reply.decode(len(texts))  # raises, with the server's words
+        body = gunzip(reply.body) if reply.coding == "gzip" else reply.body
+        try:
+            usage = orjson.loads(body)["usage"]
+            tokens = usage["prompt_tokens"]
+        except orjson.JSONDecodeError:
+            raise WireError("not-json", "no JSON to read usage from") from None
+        except (KeyError, TypeError):
+            return None
+        return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
+
+    async def models(self) -> Any:
+        """The answer of ``/models`` as JSON values, or None."""
+        try:
+            reply = await self._exchange("GET", "/models", None)
+            return orjson.loads(reply.body) if reply.status == 200 else None
+        except (WireError, orjson.JSONDecodeError):
+            return None
+
+    async def _exchange(self, method: str, path: str, body: bytes | None) -> Reply:
+        assert self._session is not None
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        url = self.endpoint.base_url.rstrip("/") + path
+        try:
+            async with self._session.request(
+                method, url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                return Reply(
+                    response.status,
+                    await _read(response),
+                    response.headers.get("Content-Type", ""),
+                    response.headers.get("Content-Encoding", "").lower(),
+                    response.headers.get("Transfer-Encoding", "").lower() == "chunked",
+                )
+        except TimeoutError:
+            what = f"no complete answer within {self._timeout_s:g} s"
+            raise WireError("timeout", what) from None
+        except (aiohttp.ClientError, OSError) as exc:
+            raise WireError("connection", f"no answer: {_words(exc)}") from None
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    announced = response.content_length or 0
+    if announced > BODY_BYTES_MAX:
+        response.close()
+        raise WireError("too-large", f"a body of {announced} bytes is announced")
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_chunked(1 << 18):
+        parts.append(part)
+        size += len(part)
+        if size > BODY_BYTES_MAX:
+            response.close()
+            raise WireError("too-large", f"the body does not end after {size} bytes")
+    return b"".join(parts)
+
+
+def _words(exc: Exception) -> str:
+    """One line about a transport error."""
+    text = " ".join(str(exc).split())
+    return f"{text} ({type(exc).__name__})" if text else type(exc).__name__
+
+
+async def known_vectors(
+    asker: Asker,
+    bodies: Callable[[int], bytes],
+    *,
+    requests: int,
+    batch: int,
+    encoding: Encoding,
+    dimension: int | None,
+    seed: int,
+    singles: int = 8,
+    mixed: int = 64,
+) -> tuple[tuple[Known, ...], tuple[Flaw, ...]]:
+    """Ask again, after a trial, for a seeded sample of its texts, to check its vectors against.
+
+    ``singles`` texts are asked one by one, and ``mixed`` others in one request, from many
+    requests and positions, in shuffled order. ``bodies(seq)`` is the body of a measured request.
+    What goes wrong is a warning: the trial's own answers may still be right.
+    """
+    total = requests * batch
+    random = np.random.default_rng(seed)
+    picks = random.permutation(random.choice(total, min(total, singles + mixed), replace=False))
+    alone, together = np.sort(picks[:singles]), picks[singles : singles + min(mixed, batch)]
+    texts = _Texts(bodies, batch)
+    known: list[Known] = []
+    try:
+        vectors = []
+        for place in alone:
+            reply = await asker.ask([texts.at(int(place))], encoding)
+            vectors.append(reply.decode(1, dimension).matrix)
+        if vectors:
+            known.append(Known(alone // batch, alone % batch, np.concatenate(vectors)))
+        if len(together):
+            reply = await asker.ask([texts.at(int(place)) for place in together], encoding)
+            matrix = reply.decode(len(together), dimension).matrix
+            source = "the same text in another batch"
+            known.append(Known(together // batch, together % batch, matrix, source))
+    except WireError as error:
+        what = f"the texts of the trial could not be asked again: {error}"
+        return tuple(known), (Flaw("content", "warn", what),)
+    return tuple(known), ()
+
+
+class _Texts:
+    """Texts of request bodies by their number in the trial; the last body stays parsed."""
+
+    def __init__(self, bodies: Callable[[int], bytes], batch: int) -> None:
+        self._bodies, self._batch = bodies, batch
+        self._seq: int | None = None
+        self._inputs: list[str] = []
+
+    def at(self, place: int) -> str:
+        seq, item = divmod(place, self._batch)
+        if seq != self._seq:
+            self._seq, self._inputs = seq, orjson.loads(self._bodies(seq))["input"]
+        return self._inputs[item]

@@ -1,0 +1,86 @@
+"""The gate on its own, against any running server: `embbench verify`.
+
+In: an `Endpoint` and what is known of its model. Out: the same `GateResult` as before a run. Texts
+of exact length come from the tokenizer or from the server's own counts; where neither can be had,
+plain words serve, and the table says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from embbench.asking import Asker
+from embbench.errors import TargetError
+from embbench.gate import GatePlan, GateResult, Row, Texts, run_gate
+from embbench.inputs import Recipe, TextSource, calibrate, open_tokenizer, recipe_from_tokenizer
+from embbench.targets.endpoint import Endpoint
+from embbench.wire import WireError
+
+EXIT_INVALID = 3
+
+
+async def verify_endpoint(
+    endpoint: Endpoint,
+    plan: GatePlan,
+    *,
+    tokenizer: Path | None = None,
+    seed: int = 1,
+    timeout_s: float = 120.0,
+) -> GateResult:
+    """Run the gate without a run. Raises `TargetError` if nobody answers at all."""
+    source: Texts
+    doubt: str | None = None
+    try:
+        if tokenizer is not None:
+            spelled = open_tokenizer(tokenizer)
+            plan = replace(plan, tokenize=lambda text: list(spelled.encode(text).ids))
+            recipe = await recipe_from_tokenizer(tokenizer, plan.isls, seed)
+        else:
+            recipe = await _calibrated(endpoint, plan.isls, seed, timeout_s)
+        source = TextSource(recipe, seed)
+    except (TargetError, WireError) as error:
+        source, doubt = _PlainWords(), str(error)
+    result = await run_gate(endpoint, source, plan, timeout_s)
+    return result if doubt is None else _doubtful(result, doubt)
+
+
+def exit_status(result: GateResult) -> int:
+    """0, or 3 where a check failed."""
+    return 0 if result.passed else EXIT_INVALID
+
+
+def table(result: GateResult) -> list[tuple[str, str, str]]:
+    """Check, status and sentence of each row; what to do is part of the sentence."""
+    return [
+        (row.check, row.status, f"{row.what}; {row.do}" if row.do else row.what)
+        for row in result.rows
+    ]
+
+
+async def _calibrated(
+    endpoint: Endpoint, isls: Sequence[int], seed: int, timeout_s: float
+) -> Recipe:
+    async with Asker(endpoint, timeout_s) as asker:
+        return await calibrate(asker.count_tokens, isls, seed)
+
+
+class _PlainWords:
+    """Texts of about the asked length: a word a token, where tokens cannot be counted."""
+
+    def at_least(self, tokens: int) -> int:
+        return tokens
+
+    def texts(self, tokens: int, namespace: str, start: int, count: int) -> list[str]:
+        numbers = range(start, start + count)
+        return [
+            " ".join(str((n + 7) * (k + 3) * 7919 % 100_003) for k in range(max(1, tokens - 1)))
+            for n in numbers
+        ]
+
+
+def _doubtful(result: GateResult, doubt: str) -> GateResult:
+    """Without exact texts nothing can be said about usage but that."""
+    rows = [row for row in result.rows if row.check not in ("usage", "batch usage")]
+    failed_early = any(row.check == "answer" and row.status == "FAIL" for row in rows)
+    doubtful = [] if failed_early else [Row("usage", "FAIL", doubt)]
+    return replace(result, rows=(*rows, *doubtful))
