@@ -5,14 +5,13 @@ of exact length come from the tokenizer or from the server's own counts; where n
 plain words serve, and the table says so.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from embbench.asking import Asker
 from embbench.errors import TargetError
 from embbench.gate import GatePlan, GateResult, Row, Texts, run_gate
-from embbench.inputs import Recipe, TextSource, calibrate, open_tokenizer, recipe_from_tokenizer
+from embbench.inputs import TextSource, calibrate, open_tokenizer, recipe_from_tokenizer
 from embbench.targets.endpoint import Endpoint
 from embbench.wire import WireError
 
@@ -29,19 +28,29 @@ async def verify_endpoint(
 ) -> GateResult:
     """Run the gate without a run. Raises `TargetError` if nobody answers at all."""
     source: Texts
-    doubt: str | None = None
+    doubt: Row | None = None
     try:
         if tokenizer is not None:
             spelled = open_tokenizer(tokenizer)
             plan = replace(plan, tokenize=lambda text: list(spelled.encode(text).ids))
             recipe = await recipe_from_tokenizer(tokenizer, plan.isls, seed)
         else:
-            recipe = await _calibrated(endpoint, plan.isls, seed, timeout_s)
+            async with Asker(endpoint, timeout_s) as asker:
+                if await asker.count_tokens(["a text"]) is None:
+                    raise _NoUsageError("no usage.prompt_tokens in the answers")
+                recipe = await calibrate(asker.count_tokens, plan.isls, seed)
         source = TextSource(recipe, seed)
+    except _NoUsageError as error:
+        do = "give the tokenizer, for texts of exact length"
+        source, doubt = _PlainWords(), Row("usage", "WARN", str(error), do)
     except (TargetError, WireError) as error:
-        source, doubt = _PlainWords(), str(error)
+        source, doubt = _PlainWords(), Row("usage", "FAIL", str(error))
     result = await run_gate(endpoint, source, plan, timeout_s)
     return result if doubt is None else _doubtful(result, doubt)
+
+
+class _NoUsageError(Exception):
+    """The server does not count tokens."""
 
 
 def exit_status(result: GateResult) -> int:
@@ -57,20 +66,13 @@ def table(result: GateResult) -> list[tuple[str, str, str]]:
     ]
 
 
-async def _calibrated(
-    endpoint: Endpoint, isls: Sequence[int], seed: int, timeout_s: float
-) -> Recipe:
-    async with Asker(endpoint, timeout_s) as asker:
-        return await calibrate(asker.count_tokens, isls, seed)
-
-
 class _PlainWords:
     """Texts of about the asked length: a word a token, where tokens cannot be counted."""
 
     def at_least(self, tokens: int) -> int:
         return tokens
 
-    def texts(self, tokens: int, namespace: str, start: int, count: int) -> list[str]:
+    def texts(self, tokens: int, namespace: str, start: int, count: int) -> list[str]:  # noqa: ARG002
         numbers = range(start, start + count)
         return [
             " ".join(str((n + 7) * (k + 3) * 7919 % 100_003) for k in range(max(1, tokens - 1)))
@@ -78,9 +80,8 @@ class _PlainWords:
         ]
 
 
-def _doubtful(result: GateResult, doubt: str) -> GateResult:
+def _doubtful(result: GateResult, doubt: Row) -> GateResult:
     """Without exact texts nothing can be said about usage but that."""
     rows = [row for row in result.rows if row.check not in ("usage", "batch usage")]
     failed_early = any(row.check == "answer" and row.status == "FAIL" for row in rows)
-    doubtful = [] if failed_early else [Row("usage", "FAIL", doubt)]
-    return replace(result, rows=(*rows, *doubtful))
+    return replace(result, rows=(*rows, *([] if failed_early else [doubt])))
