@@ -19,7 +19,7 @@ from embbench import gpu
 from embbench.config import TargetConfig
 from embbench.errors import TargetError
 from embbench.findings import Finding
-from embbench.targets import command, external, reference
+from embbench.targets import command, dynamo, external, reference, vllm
 from embbench.targets.endpoint import Endpoint, unless_dead
 from embbench.targets.ports import Ports, PortTakenError, describe_pid, foreign_listener, listeners
 from embbench.targets.processes import ProcessTree, last_line, log_tail, to_the_end
@@ -30,6 +30,8 @@ KINDS: Final[dict[str, Kind]] = {
     "reference": reference.recipe,
     "command": command.recipe,
     "external": external.recipe,
+    "vllm": vllm.recipe,
+    "dynamo": dynamo.recipe,
 }
 
 LAUNCH_TRIES: Final = 3

@@ -106,3 +106,9 @@ def _minilm(python: str) -> Path:
             f"install it there, or take the environment of scripts/cpu_stack"
         )
     return folder
+
+
+def served_name(name: str) -> str:
+    """What clients call the model: the config's name for it, a folder's last part."""
+    is_path = Path(name).expanduser().is_dir() or name.startswith(("/", ".", "~"))
+    return Path(name).expanduser().resolve().name if is_path else name
