@@ -160,6 +160,7 @@ class Checks(Schema):
     cosine_min: Annotated[float, Field(gt=0, le=1)] = 0.999
     dimensions: PositiveInt | None = None
     content_texts: Annotated[int, Field(ge=0)] = 8
+    failed_share_max: Annotated[float, Field(ge=0, lt=1)] = 0.001
     budget_mib: PositiveInt = 1024
     processes: PositiveInt = 1
 
@@ -186,6 +187,7 @@ class RunConfig(Schema):
     seed: int = 1
     model: str | None = None
     tokenizer: str | None = None
+    server_python: str | None = None
     isl: Annotated[list[PositiveInt], Listed, Field(min_length=1)] = [80]
     batches: Annotated[list[PositiveInt], Listed, Field(min_length=1)] = [15, 64, 1024]
     encoding: Annotated[list[Encoding], Listed, Field(min_length=1)] = ["float"]

@@ -95,3 +95,17 @@ async def _obeying_sigterm(work: "asyncio.Coroutine[object, object, None]") -> N
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await work
+
+
+def _report(run: "Run", writer: "RunWriter") -> bool:
+    """Write the report and the matrices beside the samples, print it; are all cells VALID?"""
+    from embbench.comparing import compare_within
+    from embbench.report import matrix_csv, summarise, to_markdown
+
+    report = summarise(run, compare_within(run).comparisons)
+    text = to_markdown(report)
+    writer.write_text("report.md", text)
+    for statistic in report.statistics:
+        writer.write_text(f"{statistic}.csv", matrix_csv(report, statistic))
+    sys.stdout.write(text)
+    return all(cell.state == "VALID" for cell in report.cells.values())

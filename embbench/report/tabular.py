@@ -26,18 +26,18 @@ def to_json(report: Report) -> str:
         "findings": [finding.to_json() for finding in report.findings],
         "comparisons": [found.to_json() for found in report.comparisons],
     }
-    return json.dumps(_finite(data), indent=2, ensure_ascii=False, default=str) + "\n"
+    return json.dumps(finite(data), indent=2, ensure_ascii=False, default=str) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows no infinity; a percentile beyond all successes becomes the text "inf"."""
     match value:
         case float() if value in (float("inf"), float("-inf")) or value != value:
             return str(value)
         case dict():
-            return {key: _finite(inner) for key, inner in value.items()}
+            return {key: finite(inner) for key, inner in value.items()}
         case list() | tuple():
-            return [_finite(inner) for inner in value]
+            return [finite(inner) for inner in value]
         case _:
             return value
 
@@ -81,7 +81,7 @@ def to_csv(report: Report) -> str:
         for cell in report.row(slug)
         for time in report.times(slug)
     ]
-    return _csv(header, rows)
+    return csv_text(header, rows)
 
 
 def _row(report: Report, cell: Cell, time: Time) -> list[object]:
@@ -122,10 +122,10 @@ def matrix_csv(report: Report, statistic: str) -> str:
                 invalid = "INVALID" if cell.state == "INVALID" else None
                 row.append(figure.text if figure else invalid)
             rows.append(row)
-    return _csv(header, rows)
+    return csv_text(header, rows)
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

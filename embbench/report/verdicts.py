@@ -19,7 +19,7 @@ def verdicts(report: Report) -> tuple[Block, ...]:
     if not comparisons:
         return ()
     loud = [c for c in comparisons if c.verdict in _LOUD]
-    blocks: list[Block] = [Heading(3, "Verdicts"), Text(_counts(comparisons))]
+    blocks: list[Block] = [Heading(3, "Verdicts"), Text(counts(comparisons))]
     if loud:
         blocks.append(table(loud))
     blocks.append(Details(f"All {len(comparisons)} comparisons", (table(comparisons),)))
@@ -55,7 +55,8 @@ def _ratio(found: Comparison) -> str:
     return f"{ratio(found.ratio)} [{found.low:.2f} to {found.high:.2f}]"
 
 
-def _counts(comparisons: Sequence[Comparison]) -> str:
+def counts(comparisons: Sequence[Comparison]) -> str:
+    """How many comparisons there are, and how many of each verdict."""
     counts = Counter(found.verdict or "no verdict" for found in comparisons)
     told = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
     return (

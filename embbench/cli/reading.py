@@ -1,0 +1,142 @@
+"""Verbs that read run directories: `report`, `compare`. They need no server."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embbench.errors import ConfigError, RunError
+
+EXIT_GATE = 4
+
+Format = Annotated[
+    str, typer.Option("--format", "-f", help="md (for a pull request), html, json or csv.")
+]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's verbs to the app."""
+    app.command()(report)
+    app.command()(compare)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")],
+    output_format: Format = "md",
+    output: OutputFile = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--figures", help="Draw the figures too, as PNG files into this folder."),
+    ] = None,
+) -> None:
+    """Print the matrices, findings and verdicts of a run."""
+    from embbench.comparing import compare_within
+    from embbench.report import FORMATS, summarise, to_html
+    from embbench.rundir import read_run
+
+    _check_format(output_format, FORMATS)
+    run = read_run(folder)
+    summary = summarise(run, compare_within(run).comparisons)
+    if output_format == "html" and run.trials:
+        from embbench.plots import figures as draw
+
+        text = to_html(summary, draw(run, summary))
+    else:
+        text = FORMATS[output_format](summary)
+    _write(text, output)
+    if figures is not None:
+        from embbench.plots import save_figures
+
+        for path in save_figures(run, figures):
+            print(f"embbench: {path}", file=sys.stderr)
+
+
+def compare(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN [NEW]", help="One run: its targets. Two: the same targets."),
+    ],
+    base: Annotated[
+        str | None, typer.Option("--base", help="The target that is compared against.")
+    ] = None,
+    candidate: Annotated[
+        str | None, typer.Option("--candidate", help="The target that may be faster or slower.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", help="A fact that may differ between runs, such as host."),
+    ] = None,
+    min_effect: Annotated[
+        float | None,
+        typer.Option(
+            "--min-effect",
+            help="Smallest difference worth a word, in percent. Default: the A/A noise floor, at "
+            "least 2.",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            help="Rules for CI, such as 'p99 slower by 5 % in b15-*': exit 4 if one is broken.",
+        ),
+    ] = None,
+    output_format: Format = "md",
+    output: OutputFile = None,
+) -> None:
+    """Say what got faster or slower: between the targets of a run, or between two runs."""
+    from embbench.comparing import compare_between, compare_within
+    from embbench.gating import evaluate, parse_rules
+    from embbench.report.comparison import COMPARISON_FORMATS
+    from embbench.rundir import read_run
+
+    _check_format(output_format, COMPARISON_FORMATS)
+    rules = parse_rules(fail_on) if fail_on is not None else ()
+    if min_effect is not None and not 0 <= min_effect < 100:
+        raise ConfigError(f"--min-effect {min_effect:g}: give percent, from 0 to below 100")
+    effect = None if min_effect is None else min_effect / 100
+    runs = [read_run(folder) for folder in folders]
+    match runs:
+        case [run]:
+            if allow:
+                raise ConfigError("--allow is for two runs; one run has one host")
+            found = compare_within(run, base=base, candidate=candidate, min_effect=effect)
+        case [old, new]:
+            pairs = _pair(base, candidate)
+            found = compare_between(old, new, allow=allow or (), targets=pairs, min_effect=effect)
+        case _:
+            raise ConfigError(f"compare takes one run or two, not {len(runs)}")
+    gate = evaluate(rules, found.comparisons)
+    _write(COMPARISON_FORMATS[output_format](runs, found, gate), output)
+    if gate.broken:
+        raise typer.Exit(EXIT_GATE)
+
+
+def _pair(base: str | None, candidate: str | None) -> dict[str, str] | None:
+    if base is None and candidate is None:
+        return None
+    one = base or candidate
+    other = candidate or base
+    assert one is not None
+    assert other is not None
+    return {one: other}
+
+
+def _check_format(name: str, known: object) -> None:
+    assert isinstance(known, dict)
+    if name not in known:
+        raise ConfigError(f"--format {name}: formats are {', '.join(known)}")
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text)
+    except OSError as exc:
+        raise RunError(f"{output}: cannot write there ({exc.strerror})") from exc
