@@ -1,20 +1,15 @@
-"""``python -m embbench.reference``: a command line over `serve`."""
+"""``python -m embbench.reference``: a command line over `main`."""
 
 import sys
 
 from embbench.errors import EmbbenchError
-from embbench.reference.main import serve, serve_worker
-from embbench.reference.options import parse_command
+from embbench.reference.main import main
 
 
-def main() -> int:
+def run() -> int:
     """Serve; on an error one line on stderr and its exit code."""
     try:
-        options, hop_fd = parse_command(sys.argv[1:])
-        if hop_fd is None:
-            serve(options)
-        else:
-            serve_worker(options, hop_fd)
+        main(sys.argv[1:])
     except EmbbenchError as error:
         sys.stderr.write(f"embbench: {error}\n")
         return error.exit_code
@@ -24,4 +19,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

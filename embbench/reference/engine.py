@@ -6,6 +6,7 @@ unserialised, and the token counts. Engines that compute in one blocking call ar
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from embbench.errors import EmbbenchError
 from embbench.reference.api import Input, RequestError
 from embbench.reference.options import ServeOptions
 
@@ -137,19 +139,25 @@ def check_ids(position: int, ids: Sequence[int], vocabulary: int) -> None:
 
 
 def load_engine(options: ServeOptions) -> Engine:
-    """Load the engine that the options name; blocks until it can compute."""
-    match options.engine:
-        case "numpy":
-            from embbench.reference.engine_numpy import NumpyModel
+    """Load the engine that the options name; blocks until it can compute. Raises EmbbenchError."""
+    try:
+        match options.engine:
+            case "numpy":
+                from embbench.reference.engine_numpy import NumpyModel
 
-            return ThreadedEngine(NumpyModel(options), options)
-        case "torch":
-            from embbench.reference.engine_torch import TorchModel
+                return ThreadedEngine(NumpyModel(options), options)
+            case "torch":
+                from embbench.reference.engine_torch import TorchModel
 
-            return ThreadedEngine(TorchModel(options), options)
-        case "vllm":
-            from embbench.reference.engine_vllm import VllmEngine
+                return ThreadedEngine(TorchModel(options), options)
+            case "vllm":
+                from embbench.reference.engine_vllm import VllmEngine
 
-            return VllmEngine(options)
-        case _:
-            assert_never(options.engine)
+                return VllmEngine(options)
+            case _:
+                assert_never(options.engine)
+    except ModuleNotFoundError as error:
+        raise EmbbenchError(
+            f"the {options.engine} engine needs '{error.name}', which {sys.executable} does not "
+            f"have; install embbench[{options.engine}] there"
+        ) from None

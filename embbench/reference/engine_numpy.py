@@ -17,6 +17,7 @@ from embbench.reference.tokens import WordTokenizer
 
 WIDTH = 1024
 RANK = 16
+MAX_TOKENS = 8192
 CHUNK = 128
 """Tokens mixed in one product; a carried state links a chunk to all before it."""
 
@@ -32,7 +33,8 @@ class NumpyModel:
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
         self._tokenizer = WordTokenizer(VOCABULARY)
-        self.facts = EngineFacts(options.model or "embbench-numpy", WIDTH, options.max_model_len)
+        limit = options.max_model_len or MAX_TOKENS
+        self.facts = EngineFacts(options.model or "embbench-numpy", WIDTH, limit)
         draw = np.random.default_rng(options.seed)
         self._tables = draw.standard_normal((_TABLES, 1 << _BITS, WIDTH), dtype=np.float32)
         self._down = draw.standard_normal((WIDTH, RANK), dtype=np.float32) / np.float32(32)

@@ -19,7 +19,7 @@ from typing import Any
 
 from embbench.errors import TargetError
 from embbench.reference import hop, segments
-from embbench.reference.api import Input, RequestError
+from embbench.reference.api import Input, RequestError, WireVector
 from embbench.reference.backend import Answer
 from embbench.reference.engine import EngineFacts
 from embbench.reference.metrics import Metrics
@@ -37,16 +37,18 @@ class WorkerBackend:
         self._options, self._metrics = options, metrics
         self._link, self._worker = link, worker
         self._folder = Path(options.shm_dir)
-        self._prefix = segments.prefix_of(worker.pid)
+        self._prefix = "unknown"  # until it is known, no segment is the worker's
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], int]]] = {}
         self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reader: asyncio.Task[None] | None = None
+        self._ending = False
         self.facts = EngineFacts("", 0, 0)
         self.hop: Hop = options.hop
 
     async def open(self) -> None:
         """Shake hands: learn what the worker serves and whether it shares this host's memory."""
+        self._prefix = segments.prefix_of(self._worker.pid)
         probe, secret = None, ""
         if self._options.hop == "shm":
             with suppress(OSError):
@@ -80,19 +82,21 @@ class WorkerBackend:
             )
         unpack_ns = time.perf_counter_ns()
         # in a thread: a segment or a list of floats can be hundreds of MB
-        vectors = await asyncio.to_thread(self._unpack, reply, len(inputs))
+        try:
+            vectors = await asyncio.to_thread(self._unpack, reply, len(inputs))
+        except (hop.HopError, segments.HandleError) as error:
+            if self._ending:  # its segments went with the worker
+                raise _unavailable(await self.failure()) from None
+            log.error("refused an answer of the worker: %s", error)
+            raise RequestError(500, f"the worker's answer was refused: {error}") from None
         end_ns = time.perf_counter_ns()
         seconds = dict(reply["seconds"])
         seconds["hop"] = (unpack_ns - start_ns) / 1e9 - sum(seconds.values())
         seconds["unpack"] = (end_ns - unpack_ns) / 1e9
         return Answer(vectors, reply["tokens"], seconds)
 
-    def _unpack(self, reply: dict[str, Any], count: int) -> Any:
-        try:
-            vectors = hop.unpack(reply, self._folder, self._prefix, count)
-        except (hop.HopError, segments.HandleError) as error:
-            log.error("refused an answer of the worker: %s", error)
-            raise RequestError(500, f"the worker's answer was refused: {error}") from None
+    def _unpack(self, reply: dict[str, Any], count: int) -> Sequence[WireVector]:
+        vectors = hop.unpack(reply, self._folder, self._prefix, count)
         if reply["form"] == "shm":
             self._metrics.add("embbench_shm_collected_total", 1)
         return vectors
@@ -136,7 +140,9 @@ class WorkerBackend:
 
     async def _bury(self, reason: str) -> None:
         """The connection is over: see the process off, remove what it left, fail who waits."""
-        status = await _end(self._worker, grace_s=1.0)
+        self._ending = True
+        await self._link.close()
+        status = await _end(self._worker, grace_s=2.0)
         left = segments.remove_all(self._folder, self._prefix)
         text = f"the worker (pid {self._worker.pid}) {status}{reason}"
         if left:
@@ -160,13 +166,14 @@ class WorkerBackend:
     async def failure(self) -> str:
         return await asyncio.shield(self._gone)
 
-    async def close(self) -> None:
-        """End the worker by closing the connection; by force if it does not obey."""
-        self._link.close()
-        await _end(self._worker, grace_s=self._options.shutdown_s)
+    async def close(self) -> str:
+        """End the worker by closing the connection, by force if it does not obey; say how."""
+        await self._link.close()
+        status = await _end(self._worker, grace_s=self._options.shutdown_s)
         if self._reader is not None:
             await self._reader
         segments.remove_all(self._folder, self._prefix)
+        return status
 
 
 class Link:
@@ -187,6 +194,8 @@ class Link:
     async def send(self, message: dict[str, Any]) -> int:
         """Send one message; returns its bytes. Raises HopError if it is too large, OSError."""
         parts = hop.frame(message, self._max_bytes)
+        if self._writer.is_closing():  # uvloop would raise a RuntimeError
+            raise ConnectionResetError("the hop is closed")
         self._writer.writelines(parts)
         await self._writer.drain()
         return sum(map(len, parts))
@@ -200,8 +209,11 @@ class Link:
         with suppress(OSError, RuntimeError):
             self._writer.write_eof()
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Close the connection, whatever state it is in."""
         self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
 
 async def start_worker(options: ServeOptions, metrics: Metrics) -> WorkerBackend:
@@ -221,8 +233,8 @@ async def start_worker(options: ServeOptions, metrics: Metrics) -> WorkerBackend
         await backend.close()
         limit = f"{options.start_timeout_s:g} s"
         raise TargetError(f"the worker was not ready after {limit}; see its log above") from None
-    except (asyncio.IncompleteReadError, OSError):
-        status = await _end(worker, grace_s=1.0)
+    except (asyncio.IncompleteReadError, hop.HopError, OSError):
+        status = await backend.close()
         raise TargetError(f"the worker {status} before it was ready; see its log above") from None
     except asyncio.CancelledError:
         await backend.close()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embbench.reference import fastjson, segments
 from embbench.reference.api import WireVector
@@ -114,7 +115,30 @@ def unpack(
         return list(segments.collect(folder, prefix, handle, expected_count))
     vectors = message.get("vectors")
     if not isinstance(vectors, list) or len(vectors) != expected_count:
-        raise HopError(f"the worker did not send {expected_count} vectors")
-    if message["form"] == "json":
-        return [np.asarray(vector, np.float32) for vector in vectors]
-    return vectors
+        raise HopError(f"it does not hold {expected_count} vectors")
+    match message.get("form"):
+        case "json":
+            return [_floats(vector) for vector in vectors]
+        case "base64":
+            return [_checked_base64(vector) for vector in vectors]
+        case form:
+            raise HopError(f"it has no known form: {form!r}")
+
+
+def _floats(value: Any) -> NDArray[np.float32]:
+    try:
+        vector = np.asarray(value, np.float32)
+    except (TypeError, ValueError) as error:
+        raise HopError(f"a vector is no list of numbers: {error}") from None
+    if vector.ndim != 1:
+        raise HopError("a vector is no list of numbers")
+    return vector
+
+
+def _checked_base64(value: Any) -> str:
+    """The string, if its length is that of whole float32 values; it is not decoded for nothing."""
+    if not isinstance(value, str) or len(value) % 4:
+        raise HopError("a vector is not base64")
+    if (len(value) // 4 * 3 - value[-2:].count("=")) % 4:
+        raise HopError("a vector is not base64 of float32 values")
+    return value

@@ -10,13 +10,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embbench.errors import EmbbenchError, TargetError
-from embbench.reference.options import ServeOptions
+from embbench.reference.options import ServeOptions, parse_command
 
 if TYPE_CHECKING:  # numpy must not be imported before its threads are limited
     from embbench.reference.backend import Backend
@@ -26,6 +26,15 @@ if TYPE_CHECKING:  # numpy must not be imported before its threads are limited
 log = logging.getLogger("embbench.serve")
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def main(argv: Sequence[str], prog: str = "python -m embbench.reference") -> None:
+    """Serve what a command line asks for. Raises EmbbenchError; exits with 2 on unknown flags."""
+    options, hop_fd = parse_command(argv, prog)
+    if hop_fd is None:
+        serve(options)
+    else:
+        serve_worker(options, hop_fd)
 
 
 def serve(options: ServeOptions) -> None:
@@ -60,6 +69,8 @@ def _prepare(options: ServeOptions) -> None:
         format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    if options.engine == "vllm":
+        return  # it binds its threads itself
     wanted = dict.fromkeys(_THREAD_VARIABLES, str(options.threads))
     if any(os.environ.get(name) != value for name, value in wanted.items()):
         os.environ.update(wanted)

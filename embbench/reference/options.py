@@ -5,6 +5,7 @@ command line that starts the same server again.
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal, get_args, get_type_hints
@@ -42,11 +43,13 @@ class ServeOptions:
     normalise: Annotated[bool, "scale vectors to L2 norm 1"] = True
     allow_dimensions: Annotated[bool, "obey the request's 'dimensions', else answer 400"] = True
     seed: Annotated[int, "seed of generated weights"] = 0
-    threads: Annotated[int, "threads of the engine's arithmetic"] = 1
+    threads: Annotated[int, "threads of the numpy and torch engines"] = 1
     delay_ms_per_request: Annotated[float, "known delay added to each request in the engine"] = 0.0
     delay_ms_per_input: Annotated[float, "known delay added for each input in the engine"] = 0.0
     max_batch: Annotated[int, "most inputs in a request; more is answered 400"] = 2048
-    max_model_len: Annotated[int, "most tokens in an input; more is answered 400"] = 8192
+    max_model_len: Annotated[
+        int | None, "most tokens in an input; more is answered 400; default: the model's own limit"
+    ] = None
     max_batched_tokens: Annotated[int, "most tokens in one forward pass (torch)"] = 32768
     max_body_mb: Annotated[float, "largest request body; more is answered 413"] = 64.0
     max_hop_mb: Annotated[float, "largest message between worker and frontend"] = 2048.0
@@ -85,8 +88,11 @@ class ServeOptions:
             "shutdown_s": 0,
         }
         for name, least in at_least.items():
-            if not getattr(self, name) >= least:
-                raise ConfigError(f"{name}: {getattr(self, name)} is below {least:g}")
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ConfigError(f"{name}: {value} is below {least:g}")
+        if not _is_json_object(self.engine_args):
+            raise ConfigError(f"engine_args: {self.engine_args} is not a JSON object")
         if self.port > 65535:
             raise ConfigError(f"port: {self.port} is above 65535")
         if self.max_hop_mb > 4095:
@@ -109,10 +115,18 @@ class ServeOptions:
         return argv
 
 
-def parser() -> argparse.ArgumentParser:
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
     """A command line with one flag an option, made from the dataclass."""
     result = argparse.ArgumentParser(
-        prog="python -m embbench.reference",
+        prog=prog,
+        usage="%(prog)s [options]",
         description="An OpenAI-compatible embedding server of one or two processes.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
@@ -131,17 +145,17 @@ def parser() -> argparse.ArgumentParser:
                 flag, default=option.default, type=type(kinds[0]), choices=kinds, help=text
             )
         else:
-            kind = str if option.default is None else type(option.default)
+            kind = kinds[0] if kinds else type(option.default)
             result.add_argument(flag, default=option.default, type=kind, help=text)
     return result
 
 
-def parse_command(argv: Sequence[str]) -> tuple[ServeOptions, int | None]:
+def parse_command(argv: Sequence[str], prog: str) -> tuple[ServeOptions, int | None]:
     """Options of a command line, and the inherited connection that makes the process a worker.
 
     Exits with 2 on unknown flags, raises ConfigError on values that cannot be served.
     """
-    commands = parser()
+    commands = parser(prog)
     commands.add_argument("--hop-fd", type=int, help=argparse.SUPPRESS)
     values = vars(commands.parse_args(argv))
     hop_fd: int | None = values.pop("hop_fd")

@@ -44,7 +44,7 @@ async def work(options: ServeOptions, connection: socket.socket, engine: Engine)
     except (asyncio.IncompleteReadError, ConnectionError):
         pass  # the frontend is gone
     finally:
-        worker.close()
+        await worker.close()
         await engine.close()
 
 
@@ -95,11 +95,12 @@ class Worker:
         else:
             reply = await self._embed(message)
         reply["id"] = message["id"]
-        try:
-            await self._link.send(reply)
-        except hop.HopError as error:
-            refusal = _error(RequestError(500, str(error), code="hop_message_too_large"))
-            await self._link.send({**refusal, "id": message["id"]})
+        with suppress(ConnectionError):  # the frontend is gone, which run() sees
+            try:
+                await self._link.send(reply)
+            except hop.HopError as error:
+                refusal = _error(RequestError(500, str(error), code="hop_message_too_large"))
+                await self._link.send({**refusal, "id": message["id"]})
 
     async def _embed(self, message: dict[str, Any]) -> dict[str, Any]:
         start_ns = time.perf_counter_ns()
@@ -142,14 +143,14 @@ class Worker:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
         self._link.end()
         await asyncio.sleep(1.0)
-        self._link.close()  # the frontend has not closed: it may be gone
+        await self._link.close()  # the frontend has not closed: it may be gone
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop, and remove what was never collected."""
         for task in (*self._tasks, self._reaper):
             if task is not None:
                 task.cancel()
-        self._link.close()
+        await self._link.close()
         left = segments.remove_all(self._store.folder, self._store.prefix)
         if left:
             log.info("removed %d uncollected shared-memory segments", left)
