@@ -1,12 +1,15 @@
-"""Why a body is not JSON, in one sentence: off the fast way, only once reading has failed.
+"""Why an answer cannot be read, in one sentence: off the fast way, only once reading has failed.
 
-In: the bytes and the parser's complaint. Out: the kind of fault and the sentence.
+In: what was found, or the bytes and the parser's complaint. Out: a `WireError` of a named kind.
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import orjson
+import simdjson
+
+from embbench.errors import EmbbenchError
 
 _NOT_FINITE: Final = re.compile(rb"[\[,:]\s*(-?(?:NaN|nan|Infinity|inf))\b")
 _KEY: Final = re.compile(rb'"embedding"\s*:')
@@ -18,11 +21,47 @@ _JSON_STARTS: Final = (
 )
 
 
-def why_not_json(body: bytes, complaint: str) -> tuple[str, str]:
-    """The kind (a short name) and the sentence."""
+class WireError(EmbbenchError):
+    """The answer cannot be read; ``name`` is the kind, ``item`` the position in ``data``.
+
+    ``lengths`` holds the vector lengths found, where they are the reason.
+    """
+
+    def __init__(
+        self, name: str, what: str, *, item: int | None = None, lengths: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(what)
+        self.name = name
+        self.item = item
+        self.lengths = lengths
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case dict() | simdjson.Object():
+            return "an object"
+        case _:
+            return "an array"
+
+
+def not_json(body: bytes, complaint: str) -> WireError:
+    """Why the parser refused a body, in better words than its own."""
+    return WireError(*_why(body, complaint))
+
+
+def _why(body: bytes, complaint: str) -> tuple[str, str]:
     start = body[:200].lstrip()
     if not start:
-        return "empty", "the body is empty" if not body.strip() else _NOTHING_BUT_SPACE
+        return "empty", "the body is empty"
     if body[:2] in (b"\xff\xfe", b"\xfe\xff") or body[1:2] == b"\0" or body[:1] == b"\0":
         return "charset", "the body is UTF-16 or UTF-32, not UTF-8"
     if start[:1] == b"<":
@@ -31,6 +70,8 @@ def why_not_json(body: bytes, complaint: str) -> tuple[str, str]:
         return "html", f"an HTML or XML page{words} instead of JSON"
     if not start.startswith(_JSON_STARTS):
         return "not-json", f'not JSON: the body starts with "{_text(body[:60])}"'
+    if "CAPACITY" in complaint or "MEMALLOC" in complaint:
+        return "too-large", f"a JSON body of {len(body)} bytes is too large to be read"
     if "DEPTH" in complaint:
         return "nesting", "the JSON is nested deeper than 1,024 levels"
     try:
@@ -43,9 +84,6 @@ def why_not_json(body: bytes, complaint: str) -> tuple[str, str]:
         name = literal[1].decode()
         return "not-finite", f"{name} in vector {vector}: not a JSON number"
     return _syntax(body, complaint)
-
-
-_NOTHING_BUT_SPACE: Final = "the body is empty but for white space"
 
 
 def _syntax(body: bytes, complaint: str) -> tuple[str, str]:

@@ -1,0 +1,165 @@
+"""The vectors of an answer as numbers: one float32 matrix, or the first thing wrong with them.
+
+In: the values of ``embedding`` as simdjson holds them, JSON arrays or base64 strings. Out: a
+matrix [n, dimension], all finite. Raises `WireError`.
+"""
+
+from typing import Any
+
+import numpy as np
+import pybase64
+import simdjson
+from numpy.typing import NDArray
+
+from embbench.plan import Encoding
+from embbench.wire.reasons import WireError, kind_of
+
+Matrix = NDArray[np.float32]
+
+
+def from_floats(vectors: list[Any], dimension: int | None) -> Matrix:
+    """The rows of JSON arrays that hold nothing but numbers (see `refuse_nested`)."""
+    if not vectors:
+        return np.zeros((0, dimension or 0), np.float32)
+    for i, vector in enumerate(vectors):
+        if not isinstance(vector, simdjson.Array):
+            _refuse_value(vector, i, "float")
+    length = _one_length([len(vector) for vector in vectors], dimension)
+    matrix = np.empty((len(vectors), length), np.float32)
+    with np.errstate(over="ignore"):  # an overflow becomes an infinity, and is reported as one
+        for i, vector in enumerate(vectors):
+            try:
+                matrix[i] = np.frombuffer(vector.as_buffer(of_type="d"), np.float64)
+            except (TypeError, ValueError):
+                raise _bad_element(vector, i) from None
+    return matrix
+
+
+def may_be_nested(payload: bytes | memoryview, n: int) -> bool:
+    """Whether there may be arrays inside the vectors: more brackets than ``data`` and n arrays."""
+    text = np.frombuffer(payload, np.uint8)
+    step = 1 << 16  # small enough to stay in the cache
+    brackets = sum(
+        int(np.count_nonzero(text[at : at + step] == ord("["))) for at in range(0, len(text), step)
+    )
+    return brackets > n + 1
+
+
+def refuse_nested(vectors: list[Any]) -> None:
+    """Raise if a vector holds an array; other keys may hold what they like."""
+    for i, vector in enumerate(vectors):
+        if isinstance(vector, simdjson.Array) and str(vector.mini).count("[") > 1:
+            raise _bad_element(vector, i)
+
+
+def _bad_element(vector: Any, item: int) -> WireError:
+    """Name the first element of an array that is not a number."""
+    elements = vector.as_list()
+    for k, element in enumerate(elements):
+        if isinstance(element, bool) or not isinstance(element, int | float):
+            if isinstance(element, list) and all(isinstance(e, list) for e in elements):
+                inner = len(element)
+                what = (
+                    f"vector {item} is {len(elements)} nested arrays of {inner} numbers: "
+                    "per-token output, no pooling"
+                )
+                return WireError("per-token", what, item=item, lengths=(len(elements) * inner,))
+            what = f"{kind_of(element).split(' ')[-1]} in vector {item} (component {k})"
+            return WireError("not-a-number", what, item=item)
+    return WireError("not-a-number", f"vector {item} cannot be read as numbers", item=item)
+
+
+def from_base64(vectors: list[Any], dimension: int | None) -> Matrix:
+    """The rows of base64 strings that hold little-endian float32."""
+    raw: list[bytes] = []
+    for i, vector in enumerate(vectors):
+        if not isinstance(vector, str):
+            _refuse_value(vector, i, "base64")
+        try:
+            raw.append(pybase64.b64decode(vector, validate=True))
+        except ValueError:  # binascii.Error is one
+            raise WireError("base64", _bad_base64(vector, i), item=i) from None
+    sizes = [len(each) for each in raw]
+    for i, size in enumerate(sizes):
+        if dimension and (dtype := _other_dtype(raw[i], dimension)):
+            what = f"{size} bytes for dimension {dimension}: {dtype} on the wire"
+            raise WireError("dtype", what, item=i, lengths=(size // 4,))
+        if size % 4:
+            what = f"vector {i} has {size} bytes, which is not a whole number of float32"
+            raise WireError("dtype", what, item=i)
+    length = _one_length([size // 4 for size in sizes], dimension)
+    matrix = np.frombuffer(b"".join(raw), "<f4").astype(np.float32, copy=False)
+    return matrix.reshape(len(raw), length)
+
+
+def _other_dtype(raw: bytes, dimension: int) -> str | None:
+    """Which other number type these bytes are, judged by their count and their norm."""
+    if len(raw) == 8 * dimension:
+        return "float64"
+    if len(raw) != 2 * dimension:
+        return None
+    with np.errstate(all="ignore"):
+        norm = float(np.linalg.norm(np.frombuffer(raw, "<f4").astype(np.float64)))
+    return None if abs(norm - 1) < 0.05 else "float16 or bfloat16"  # None: half the dimension
+
+
+def _bad_base64(text: str, item: int) -> str:
+    alphabet = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=")
+    strange = next((char for char in text if char not in alphabet), None)
+    if strange is not None and strange in "-_":
+        return f"vector {item} is in the url-safe base64 alphabet ({strange!r})"
+    if strange is not None:
+        return f"vector {item} is not base64: it holds {strange!r}"
+    return f"vector {item} is base64 of bad length or padding ({len(text)} characters)"
+
+
+def _one_length(lengths: list[int], dimension: int | None) -> int:
+    """The length that all vectors have. Raises if they differ, are 0, or are not ``dimension``."""
+    expected = dimension or lengths[0]
+    if 0 in lengths:
+        item = lengths.index(0)
+        raise WireError("dimension", f"vector {item} is empty", item=item)
+    if lengths.count(expected) == len(lengths):
+        return expected
+    item, length = next((i, n) for i, n in enumerate(lengths) if n != expected)
+    what = f"vector {item} has dimension {length}"
+    if length % expected == 0:
+        what += f" = {length // expected} x {expected}: per-token output, no pooling"
+    else:
+        what += f", expected {dimension}" if dimension else f", vector 0 has {expected}"
+    raise WireError("dimension", what, item=item, lengths=tuple(lengths))
+
+
+def check_finite(matrix: Matrix, encoding: Encoding) -> None:
+    """No NaN, no infinity."""
+    finite = np.isfinite(matrix)
+    if finite.all():
+        return
+    item, k = (int(at) for at in np.argwhere(~finite)[0])
+    if encoding == "float":
+        what = f"a number in vector {item} (component {k}) is too large for float32"
+    elif _plausible(matrix[item : item + 1].byteswap()):
+        what = f"the float32 values of vector {item} are big-endian on the wire"
+        raise WireError("dtype", what, item=item)
+    else:
+        name = "NaN" if np.isnan(matrix[item, k]) else "infinity"
+        what = f"{name} in vector {item} (component {k})"
+    raise WireError("not-finite", what, item=item)
+
+
+def looks_big_endian(matrix: Matrix) -> bool:
+    """Whether the values make sense only when their bytes are swapped."""
+    return not _plausible(matrix) and _plausible(matrix.byteswap())
+
+
+def _plausible(matrix: Matrix) -> bool:
+    with np.errstate(all="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64))
+    return bool(np.isfinite(norms).all() and (norms > 1e-3).all() and (norms < 1e6).all())
+
+
+def _refuse_value(value: Any, item: int, encoding: Encoding) -> None:
+    if isinstance(value, str | simdjson.Array):
+        what = f"vector {item} is {kind_of(value)}, though the first came as {encoding}"
+        raise WireError("mixed", what, item=item)
+    raise WireError("shape", f'"embedding" of item {item} is {kind_of(value)}', item=item)
