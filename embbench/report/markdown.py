@@ -29,18 +29,18 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Plain text as Markdown that shows it as it is."""
-    line = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    line = re.sub(r"([\\`*\[\]|~])", r"\\\1", line)
-    line = re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", line)  # inside a word it is not emphasis
-    line = re.sub(r"(?<!\w)@(?=\w)", "@<!-- -->", line)
-    return re.sub(r"^([-+#=]|\d+[.)])(?=\s|$)", _defused, line)
+    """Plain text as Markdown that shows it as it is, and is still readable where it is not shown.
 
-
-def _defused(found: re.Match[str]) -> str:
-    """The start of a list or a heading, which is not meant as one."""
-    mark = found[1]
-    return f"{mark[:-1]}\\{mark[-1]}"
+    Only what could begin something is escaped: intervals such as [1 to 2] stay as they are.
+    """
+    line = re.sub(r"[\\`*|~]", r"\\\g<0>", clean(text))
+    line = re.sub(r"&(?=#?\w+;)", "&amp;", line).replace("<", "&lt;")
+    line = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", line)  # inside a word it is no emphasis
+    line = re.sub(r"\](?=[(\[:])", r"\\]", line)  # links, references
+    line = re.sub(r"(?<!\w)@(?=\w)", "@<!-- -->", line)  # a name would be notified
+    line = re.sub(r"(?<=\s)#+$", r"\\\g<0>", line)  # the end of a heading
+    line = re.sub(r"^(\d{1,9})([.)])(?=\s|$)", r"\1\\\2", line)  # lists
+    return re.sub(r"^(?:[-+](?=\s|$)|-(?=[-\s]*$)|#{1,6}(?=\s|$)|[>\[])", r"\\\g<0>", line)
 
 
 def render(blocks: Blocks, limit: int = LIMIT) -> str:

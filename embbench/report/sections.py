@@ -144,7 +144,7 @@ def _findings(report: Report) -> tuple[Block, ...]:
     if loud:
         blocks += [Heading(3, "Findings"), Listing(tuple(loud))]
     if quiet:
-        blocks.append(Details(f"{len(quiet)} notes", (Listing(tuple(quiet)),)))
+        blocks.append(Details(f"Notes: {len(quiet)}", (Listing(tuple(quiet)),)))
     return tuple(blocks)
 
 
@@ -163,7 +163,7 @@ def _line(group: Sequence[Finding]) -> str:
     cells = list(dict.fromkeys(f.cell for f in group if f.cell))
     where = first.target or "run"
     if cells:
-        where += f", {cells[0]}" + (f" and {len(cells) - 1} more cells" if len(cells) > 1 else "")
+        where += f", {cells[0]}" + (f" and in {len(cells) - 1} more" if len(cells) > 1 else "")
     times = f" [{count(len(group))} times; the first:]" if len(group) > 1 else ""
     line = f"{_SEVERITY[first.severity]} {first.check}, {where}:{times} {first.what.rstrip('.')}."
     return line + (f" {first.do.rstrip('.')}." if first.do else "")

@@ -90,9 +90,9 @@ def parity(meta: Mapping[str, Any]) -> tuple[Block, ...]:
     if unlike:
         blocks.append(_settings(unlike, targets, _UNLIKE))
     else:
-        blocks.append(Text(f"All {len(settings)} settings are the same on all targets."))
+        blocks.append(Text("All settings are the same on all targets."))
     if alike:
-        summary = f"{len(alike)} settings that are the same"
+        summary = f"The same on all targets: {len(alike)}"
         blocks.append(Details(summary, (_settings(alike, targets, _ALIKE),)))
     return tuple(blocks)
 
