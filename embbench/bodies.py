@@ -231,6 +231,9 @@ class KeptBodies:
         """Payload bytes kept."""
         return int(self.index["length"].sum())
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """Give the memory back (once no view of it is left); safe to call twice."""
         self._maps.clear()
