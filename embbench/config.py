@@ -175,6 +175,12 @@ class Generator(Schema):
     send_lag_p99_limit_ms: PositiveFloat | None = None
     calibrate: bool = True
 
+    @model_validator(mode="after")
+    def _a_core_for_each_process(self) -> "Generator":
+        if not isinstance(self.pin, str) and len(self.pin) != self.processes:
+            raise ValueError(f"pin names {len(self.pin)} cores for {self.processes} processes")
+        return self
+
 
 class RunConfig(Schema):
     """One run, called by the name of its file unless `name` says otherwise.

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,7 +90,7 @@ def _run(
     return 0 if valid else EXIT_INVALID
 
 
-async def _obeying_sigterm(work: "asyncio.Coroutine[object, object, None]") -> None:
+async def _obeying_sigterm(work: Coroutine[object, object, None]) -> None:
     """SIGTERM ends a run as Ctrl-C does: everything is taken down first."""
     task = asyncio.current_task()
     assert task is not None

@@ -1,0 +1,249 @@
+"""The conductor: brings targets up, passes them through the gate, drives their trials, writes.
+
+In: a config and its plan. Out: a run directory, trial by trial; what is measured and found goes
+there and nowhere else. It launches and waits; what a number means is for the readers.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from embbench.asking import Asker
+from embbench.config import Generator, RunConfig
+from embbench.content import Pair, Sketches, compare_sketches, compare_targets
+from embbench.findings import Finding
+from embbench.gate import GatePlan, GateResult, run_gate
+from embbench.inputs import (
+    Recipe,
+    TextSource,
+    calibrate,
+    demands,
+    open_tokenizer,
+    recipe_from_tokenizer,
+)
+from embbench.load.processes import LoadProcesses
+from embbench.plan import Episode, Plan, Trial, Work
+from embbench.rundir import Run, RunWriter, is_driven
+from embbench.targets.bring_up import bring_up
+from embbench.targets.endpoint import Endpoint, while_alive
+from embbench.targets.models import resolve_model
+from embbench.targets.recipe import Context
+from embbench.trialrun import TrialContext, run_trial
+from embbench.verify import verify_pool
+
+
+class Progress(Protocol):
+    """Where the conductor tells how far it is."""
+
+    def step(self, text: str) -> None:
+        """What is going on now."""
+
+    def say(self, text: str) -> None:
+        """Something that the user should still see afterwards."""
+
+    def trial_done(self) -> None:
+        """One more trial is on disk."""
+
+
+async def run_sweep(
+    config: RunConfig, plan: Plan, writer: RunWriter, run: Run | None, progress: Progress
+) -> None:
+    """Drive every trial of ``plan`` that ``run``, an earlier part of it, does not hold yet.
+
+    Raises `TargetError` when a target does not come up or dies, `LoadError` when the load
+    generator fails; what was measured until then is on disk.
+    """
+    generator = config.generator
+    async with AsyncExitStack() as stack:
+        load = await stack.enter_async_context(
+            LoadProcesses(generator.processes, generator.client, _cores(generator))
+        )
+        pool = stack.enter_context(verify_pool(config.checks.processes))
+        conductor = _Conductor(config, plan, writer, progress, TrialContext(config, load, pool))
+        for launch, episode in enumerate(plan.episodes):
+            todo = [t for t in episode.trials if run is None or not is_driven(run, t)]
+            for _ in range(len(episode.trials) - len(todo)):
+                progress.trial_done()
+            if todo:
+                await conductor.drive(launch, episode, todo)
+
+
+class _Conductor:
+    """What is known so far in a run, and the steps that add to it."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        writer: RunWriter,
+        progress: Progress,
+        context: TrialContext,
+    ) -> None:
+        self.config, self.plan, self.writer, self.progress = config, plan, writer, progress
+        self.context = context
+        self.source: TextSource | None = None
+        self.gates: dict[str, GateResult] = {}
+        self.sketches: dict[tuple[Work, int], dict[str, Sketches]] = {}
+
+    async def drive(self, launch: int, episode: Episode, trials: Sequence[Trial]) -> None:
+        """Bring the targets of an episode up, drive its trials, take everything down."""
+        up: dict[str, Endpoint] = {}
+        async with AsyncExitStack() as stack:
+            for name in episode.targets:
+                up[name] = await stack.enter_async_context(
+                    bring_up(name, self.config.all_targets[name], self._context(name, launch))
+                )
+                self._record_launch(launch, up[name])
+            await while_alive(self._prepare(up), *up.values())
+            for trial in trials:
+                if self.gates[trial.target].passed:
+                    await while_alive(self._one(launch, trial, up[trial.target]), *up.values())
+                self.progress.trial_done()
+
+    async def _prepare(self, up: dict[str, Endpoint]) -> None:
+        """Texts, once a run; the gate, once a launch."""
+        if self.source is None:
+            self.progress.step("calibrating texts")
+            self.source = await self._texts(next(iter(up.values())))
+        for name, endpoint in up.items():
+            self.progress.step(f"{name}: checking answers before load")
+            gate = await run_gate(endpoint, self.source, self._gate_plan(name))
+            if not gate.passed and self.gates.get(name, gate).passed:
+                worst = next(row for row in gate.rows if row.status == "FAIL")
+                self.progress.say(f"{name} is INVALID: {worst.what}")
+            self.writer.add_findings(gate.findings)
+            self.gates[name] = gate
+        self.writer.update(agreement=[_pair_json(pair) for pair in self._agreement()])
+
+    async def _one(self, launch: int, trial: Trial, endpoint: Endpoint) -> None:
+        assert self.source is not None
+        self.progress.step(f"{trial.target}: {trial.work.slug}, trial {trial.index}")
+        gate = self.gates[trial.target]
+        outcome = await run_trial(trial, launch, endpoint, gate, self.source, self.context)
+        findings = [*outcome.findings, *self._against_others(trial, outcome.sketches)]
+        self.writer.add_findings(findings)
+        self.writer.add_trial(outcome.record, outcome.samples)
+
+    async def _texts(self, endpoint: Endpoint) -> TextSource:
+        """The run's texts: from the recipe of an earlier part, the tokenizer, or the server."""
+        stored = self.writer.meta.get("text_recipe")
+        if stored is not None:
+            recipe = Recipe.from_json(stored)
+        elif (folder := self._tokenizer_folder()) is not None:
+            recipe = await recipe_from_tokenizer(folder, self.config.isl, self.config.seed)
+        else:
+            async with Asker(endpoint) as asker:
+                count = _TokenCount(asker)
+                recipe = await calibrate(count, self.config.isl, self.config.seed)
+        self.writer.update(text_recipe=recipe.to_json())
+        return TextSource(recipe, self.config.seed, demands(self.plan))
+
+    def _tokenizer_folder(self) -> Path | None:
+        name = self.config.tokenizer
+        return (
+            None
+            if name is None
+            else Path(resolve_model(name, self.config.server_python or sys.executable))
+        )
+
+    def _gate_plan(self, target: str) -> GatePlan:
+        checks, folder = self.config.checks, self._tokenizer_folder()
+        tokenizer = None if folder is None else open_tokenizer(folder)
+        return GatePlan(
+            isls=self.config.isl,
+            batches=self.config.batches,
+            encodings=self.config.encoding,
+            normalised=self.config.all_targets[target].normalised,
+            norm_tolerance=checks.norm_tolerance,
+            cosine_min=checks.cosine_min,
+            sample=checks.content_texts,
+            dimensions=checks.dimensions,
+            tokenize=None if tokenizer is None else lambda text: list(tokenizer.encode(text).ids),
+        )
+
+    def _context(self, target: str, launch: int) -> Context:
+        return Context(
+            log_dir=self.writer.log_folder(target, launch),
+            batches=tuple(self.config.batches),
+            model=self.config.model,
+            engine_args=self.config.engine_args,
+            server_python=self.config.server_python,
+            on_progress=self.progress.step,
+        )
+
+    def _record_launch(self, launch: int, endpoint: Endpoint) -> None:
+        """What was started, into run.json."""
+        self.writer.add_findings(endpoint.findings)
+        entry: dict[str, Any] = {
+            "launch": launch,
+            "target": endpoint.target,
+            "model": endpoint.model,
+            "base_url": endpoint.base_url,
+            "ready_after_s": round(endpoint.ready_after_s, 3),
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "processes": [process.to_json() for process in endpoint.processes],
+        }
+        self.writer.update(launches=[*self.writer.meta["launches"], entry])
+
+    def _agreement(self) -> list[Pair]:
+        """The gate's texts on every pair of targets that have passed so far."""
+        passed = {name: gate for name, gate in self.gates.items() if gate.passed}
+        return compare_targets(
+            {name: gate.reference for name, gate in passed.items()},
+            {name: gate.reference_tokens for name, gate in passed.items()},
+            cosine_min=self.config.checks.cosine_min,
+            norm_tolerance=self.config.checks.norm_tolerance,
+        )
+
+    def _against_others(self, trial: Trial, sketches: Sketches) -> list[Finding]:
+        """The trial's vectors against the first target's that met the same texts."""
+        same = self.sketches.setdefault((trial.work, trial.index), {})
+        first = next(iter(same), None)
+        same.setdefault(trial.target, sketches)
+        if first is None:
+            return []
+        return compare_sketches(
+            first,
+            same[first],
+            trial.target,
+            sketches,
+            cosine_min=self.config.checks.cosine_min,
+            cell=trial.work.slug,
+            trial=trial.index,
+        )
+
+
+class _TokenCount:
+    """Tokens of one request as the server's ``usage`` says, whatever its vectors are."""
+
+    def __init__(self, asker: Asker) -> None:
+        self.asker = asker
+
+    async def __call__(self, texts: list[str]) -> int | None:
+        reply = await self.asker.ask(texts)
+        try:
+            tokens = orjson.loads(reply.body)["usage"]["prompt_tokens"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return None
+        return tokens if isinstance(tokens, int) else None
+
+
+def _cores(generator: Generator) -> tuple[int, ...] | None:
+    """A core for each load process, or none."""
+    match generator.pin:
+        case "none":
+            return None
+        case "auto":
+            return tuple(sorted(os.sched_getaffinity(0))[-generator.processes :])
+        case cores:
+            return cores
+
+
+def _pair_json(pair: Pair) -> dict[str, Any]:
+    return {name: getattr(pair, name) for name in pair.__slots__}

@@ -1,0 +1,265 @@
+"""One trial: bodies before the clock, load while it runs, checks after it has stopped.
+
+In: a `Trial`, the endpoint that is up, the gate's facts about it. Out: a `TrialOutcome`: samples,
+the record beside them, and findings. Nothing is written here but the request bodies, which are
+gone when the trial is.
+"""
+
+import asyncio
+import tempfile
+import zlib
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embbench.asking import Asker
+from embbench.bodies import BodyFile, BodyFileWriter, KeptBodies
+from embbench.checks import Expectation
+from embbench.config import RunConfig
+from embbench.content import Known, Sketches
+from embbench.findings import Finding
+from embbench.gate import GateResult
+from embbench.inputs import TextSource, request_bodies, request_texts
+from embbench.load.arrivals import intended_offsets_ns
+from embbench.load.job import TrialJob, TrialResult
+from embbench.load.processes import LoadProcesses
+from embbench.plan import OpenLoop, Trial
+from embbench.rundir import TrialRecord
+from embbench.samples import CHUNKED, GZIP, MEASURED, VERIFIED, WARMUP, Samples
+from embbench.targets.endpoint import Endpoint
+from embbench.verify import Verification, keep_mask, verify_trial
+from embbench.wire import Matrix, WireError
+
+
+@dataclass(frozen=True, slots=True)
+class TrialContext:
+    """What all trials of a run share."""
+
+    config: RunConfig
+    load: LoadProcesses
+    pool: ProcessPoolExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """What a trial leaves behind."""
+
+    record: TrialRecord
+    samples: Samples
+    findings: tuple[Finding, ...]
+    sketches: Sketches
+
+
+async def run_trial(
+    trial: Trial,
+    launch: int,
+    endpoint: Endpoint,
+    gate: GateResult,
+    source: TextSource,
+    context: TrialContext,
+) -> TrialOutcome:
+    """Drive one trial and verify its answers. Raises `LoadError` if the generator fails."""
+    config, work = context.config, trial.work
+    expected_bytes = _expected_bytes(gate, trial)
+    budget_bytes = config.checks.budget_mib << 20
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    with tempfile.TemporaryDirectory(prefix="embbench-trial-") as folder:
+        warmup, measured = await asyncio.to_thread(
+            _write_bodies, Path(folder), trial, source, endpoint.model, config.checks.dimensions
+        )
+        with warmup, measured:
+            job = TrialJob(
+                url=f"{endpoint.base_url}/embeddings",
+                headers=endpoint.headers,
+                bodies=measured,
+                warmup_bodies=warmup if len(warmup) else None,
+                load=work.load,
+                offsets_ns=_offsets(trial, config.seed),
+                timeout_s=config.generator.timeout_s,
+                keep=keep_mask(work.requests, expected_bytes, budget_bytes, config.seed),
+                expected_response_bytes=expected_bytes,
+                arena_bytes=budget_bytes,
+                work_dir=Path(folder),
+            )
+            result = await context.load.drive(job)
+    with result.kept as kept:
+        known = await _ask_known(trial, endpoint, source, kept, config)
+        verification = await asyncio.to_thread(
+            verify_trial,
+            kept,
+            _expectation(gate, trial, config),
+            target=trial.target,
+            cell=work.slug,
+            trial=trial.index,
+            requests=work.requests,
+            samples=result.samples,
+            known=known,
+            pool=context.pool,
+        )
+    samples = _marked(result.samples, verification)
+    return TrialOutcome(
+        record=_record(trial, launch, started_at, result, samples, verification, gate),
+        samples=samples,
+        findings=(*verification.findings, *_failures(trial, samples, config)),
+        sketches=verification.sketches,
+    )
+
+
+def _offsets(trial: Trial, seed: int) -> NDArray[np.int64] | None:
+    """The schedule depends on the work and the trial, not on the target."""
+    work = trial.work
+    if not isinstance(work.load, OpenLoop):
+        return None
+    own_seed = zlib.crc32(f"{seed}/{work.slug}/{trial.index}".encode())
+    return intended_offsets_ns(work.load, work.requests, own_seed)
+
+
+def _expected_bytes(gate: GateResult, trial: Trial) -> int:
+    """The size of an answer, from what the gate saw of one vector; 0 if it saw none."""
+    one = gate.float_vector_bytes if trial.work.encoding == "float" else gate.base64_vector_bytes
+    return 0 if one is None else int(one * trial.work.batch)
+
+
+def _write_bodies(
+    folder: Path, trial: Trial, source: TextSource, model: str, dimensions: int | None
+) -> tuple[BodyFile, BodyFile]:
+    """Warm-up and measured request bodies of a trial."""
+    files = []
+    for phase in (WARMUP, MEASURED):
+        path = folder / f"phase-{phase}.bodies"
+        with BodyFileWriter(path) as writer:
+            for body in request_bodies(source, trial.work, trial.index, phase, model, dimensions):
+                writer.append(body)
+        files.append(BodyFile(path))
+    return files[0], files[1]
+
+
+async def _ask_known(
+    trial: Trial,
+    endpoint: Endpoint,
+    source: TextSource,
+    kept: KeptBodies,
+    config: RunConfig,
+) -> list[Known]:
+    """A seeded sample of the trial's texts, each embedded alone, now that the clock is off."""
+    work = trial.work
+    seqs = [body.seq for body in kept.measured if body.status == HTTPStatus.OK]
+    wanted = min(config.checks.content_texts, len(seqs) * work.batch)
+    if not wanted:
+        return []
+    random = np.random.default_rng(zlib.crc32(f"{config.seed}/{work.slug}".encode()))
+    places = np.sort(random.choice(len(seqs) * work.batch, wanted, replace=False))
+    found: list[tuple[int, int, Matrix]] = []
+    async with Asker(endpoint, config.generator.timeout_s) as asker:
+        for place in places:
+            seq, item = seqs[place // work.batch], int(place % work.batch)
+            text = request_texts(source, work, trial.index, MEASURED, seq)[item]
+            try:
+                answer = (await asker.ask([text])).decode(1)
+            except WireError:
+                continue  # the gate has seen this server answer; one text less is known
+            found.append((seq, item, answer.matrix))
+    if not found:
+        return []
+    all_seqs, items, vectors = zip(*found, strict=True)
+    known = Known(
+        np.asarray(all_seqs, np.int64), np.asarray(items, np.int64), np.concatenate(vectors)
+    )
+    return [known]
+
+
+def _expectation(gate: GateResult, trial: Trial, config: RunConfig) -> Expectation:
+    work, checks = trial.work, config.checks
+    return Expectation(
+        batch=work.batch,
+        isl=work.isl,
+        encoding=work.encoding,
+        dimension=checks.dimensions or gate.dimension,
+        model=gate.model,
+        normalised=config.all_targets[trial.target].normalised,
+        norm_tolerance=checks.norm_tolerance,
+        cosine_min=checks.cosine_min,
+    )
+
+
+def _marked(samples: Samples, verification: Verification) -> Samples:
+    """The samples with `VERIFIED` on each request whose body was checked."""
+    rows = samples.rows.copy()
+    phase_and_seq = rows["phase"].astype(np.int64) << 48 | rows["seq"]
+    checked = verification.checked[:, 0] << 48 | verification.checked[:, 1]
+    rows["flags"][np.isin(phase_and_seq, checked)] |= VERIFIED
+    return Samples(rows, samples.error_names)
+
+
+def _failures(trial: Trial, samples: Samples, config: RunConfig) -> list[Finding]:
+    """A server that refuses work looks faster than one that serves it."""
+    measured = samples.measured
+    failed = len(measured.failed)
+    if not failed:
+        return []
+    share = failed / len(measured)
+    told = ", ".join(f"{name} {count}" for name, count in measured.error_counts().items())
+    fatal = share > config.checks.failed_share_max
+    return [
+        Finding(
+            check="failures",
+            severity="fail" if fatal else "warn",
+            what=f"{failed} of {len(measured)} requests failed ({share:.2%}): {told}",
+            do="latencies are of successes only; see the server's log",
+            target=trial.target,
+            cell=trial.work.slug,
+            trial=trial.index,
+        )
+    ]
+
+
+def _record(
+    trial: Trial,
+    launch: int,
+    started_at: str,
+    result: TrialResult,
+    samples: Samples,
+    verification: Verification,
+    gate: GateResult,
+) -> TrialRecord:
+    work, health = trial.work, result.health
+    ok = samples.measured.ok
+    answered = len(ok)
+    return TrialRecord(
+        target=trial.target,
+        cell=work.slug,
+        index=trial.index,
+        launch=launch,
+        batch=work.batch,
+        isl=work.isl,
+        encoding=work.encoding,
+        load={key: value for key, value in asdict(work.load).items() if value is not None},
+        requests=work.requests,
+        started_at=started_at,
+        origin_ns=health.origin_ns,
+        wall_s=health.wall_s,
+        asked_rps=health.planned_rps,
+        achieved_rps=health.achieved_rps,
+        in_flight_max=health.in_flight_max,
+        send_lag_p50_ns=health.send_lag_p50_ns,
+        send_lag_p99_ns=health.send_lag_p99_ns,
+        send_lag_max_ns=health.send_lag_max_ns,
+        stalls=[list(stall) for stall in health.stalls],
+        client_cpu_s=sum(health.client_cpu_s),
+        request_bytes=float(ok.rows["request_bytes"].mean()) if answered else None,
+        response_bytes=float(ok.rows["response_bytes"].mean()) if answered else None,
+        dimension=gate.dimension,
+        tokens_per_request=(
+            verification.prompt_tokens / verification.verified
+            if verification.prompt_tokens is not None and verification.verified
+            else None
+        ),
+        chunked=bool((ok.rows["flags"] & CHUNKED).any()),
+        gzip=bool((ok.rows["flags"] & GZIP).any()),
+        verified_share=verification.verified / answered if answered else 0.0,
+    )
