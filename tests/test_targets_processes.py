@@ -46,7 +46,7 @@ def pids_in(path: Path) -> list[int]:
 
 
 def segments(prefix: str) -> list[Path]:
-    return list(SHM.glob(f"{prefix}*"))
+    return list(SHM.glob(f"*{prefix}*"))
 
 
 def run_conductor(code: str) -> "subprocess.Popen[str]":
@@ -198,8 +198,9 @@ async def test_shared_memory_of_a_killed_process_is_removed_and_no_other(tmp_pat
                     memory = mmap.mmap(file.fileno(), 4096); file.close()
                 else:
                     kept = file
-            # collected by nobody: closed and unmapped, but it carries the tree's tag
-            open("/dev/shm/" + {name!r} + os.environ["EMBBENCH_TREE"], "w").close()
+            # collected by nobody: closed and unmapped, but it carries its maker's name
+            from embbench.reference.segments import prefix_of
+            open("/dev/shm/" + prefix_of(os.getpid()) + {name!r}, "w").close()
             print("up", flush=True)
             time.sleep(300)
             """,
@@ -252,7 +253,7 @@ print(child.pid, flush=True)
 time.sleep(300)
 '''
     spec = ProcessSpec("server", (sys.executable, "-c", code), stop_grace_s=2)
-    tree = await ProcessTree.start(spec, Path(%r))
+    tree = await ProcessTree.start(spec, Path(%r), [Path(%r)])
     {extra}
     print(tree.supervisor_pid, tree.pid, flush=True)
     await asyncio.sleep(300)
@@ -269,10 +270,12 @@ async def test_embbench_itself_killed_leaves_nothing(
     """``inherited``: a forked child of embbench lives on and holds our pipe to the supervisor."""
     log = tmp_path / "server.log"
     segment = f"test-{uuid.uuid4().hex}"
+    scratch = tmp_path / "scratch"
+    (scratch / "deep").mkdir(parents=True)
     extra = (
         "import os, time\n    if os.fork() == 0: time.sleep(3); os._exit(0)" if inherited else ""
     )
-    code = CONDUCTOR.replace("{extra}", extra) % (segment, str(log))
+    code = CONDUCTOR.replace("{extra}", extra) % (segment, str(log), str(scratch))
     conductor = run_conductor(code)
     assert conductor.stdout is not None
     pids = [int(word) for word in conductor.stdout.readline().split()]
@@ -285,6 +288,7 @@ async def test_embbench_itself_killed_leaves_nothing(
     conductor.stdout.close()
     await until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "all are gone")
     assert not (SHM / segment).exists()
+    assert not scratch.exists()
 
 
 async def test_stop_is_finished_even_when_it_is_cancelled_twice(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from embbench.errors import TargetError
 
 LOOPBACK = "127.0.0.1"
 _LOWEST = 15_000  # below live the ports that people configure by hand
-_HIGHEST = 65_500
+_HIGHEST = 32_767  # servers that read a port as a signed 16-bit number exist
 _TRIES = 200
 
 
@@ -80,8 +80,8 @@ def ephemeral_range() -> tuple[int, int]:
 def candidate_ports() -> Sequence[int]:
     """Ports to draw from: outside the ephemeral range, if enough are left there."""
     low, high = ephemeral_range()
-    outside = [p for p in range(_LOWEST, _HIGHEST) if not low <= p <= high]
-    return outside if len(outside) >= 1000 else range(_LOWEST, _HIGHEST)
+    outside = [p for p in range(_LOWEST, _HIGHEST + 1) if not low <= p <= high]
+    return outside if len(outside) >= 1000 else range(_LOWEST, _HIGHEST + 1)
 
 
 class Ports:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,12 @@ class ProcessTree:
         self._listening = loop.create_task(self._listen())
 
     @classmethod
-    async def start(cls, spec: ProcessSpec, log: Path) -> "ProcessTree":
+    async def start(
+        cls, spec: ProcessSpec, log: Path, scratch: Sequence[Path] = ()
+    ) -> "ProcessTree":
         """Start ``spec`` with its output in ``log``, which must not exist yet.
 
+        ``scratch`` are folders that go with the tree if embbench cannot remove them itself.
         Raises `TargetError` if the program cannot be started at all.
         """
         tag = uuid.uuid4().hex[:12]
@@ -98,6 +101,7 @@ class ProcessTree:
             "cwd": spec.cwd,
             "grace_s": spec.stop_grace_s,
             "conductor": os.getpid(),
+            "scratch": [str(folder) for folder in scratch],
         }
         try:
             tree._tell(json.dumps(order))

@@ -5,7 +5,8 @@ that it starts fast and sleeps while a trial is timed. It is the subreaper of wh
 children that left the process group or lost their parent come back to it and are found. It ends
 the tree when it is told to, and by itself when embbench is gone, however that died.
 
-In, one JSON line on stdin: argv, env, cwd, grace_s, conductor (pid). Then commands, a line each:
+In, one JSON line on stdin: argv, env, cwd, grace_s, conductor (pid), scratch (folders to remove
+if embbench is gone). Then commands, a line each:
 ``note`` (remember the shared memory in use now) and ``stop``. End of file means ``stop``.
 Out, JSON lines on stdout: started {pid} | failed {what}, exited {code}, and at the very end
 gone {killed, left, segments}. The output of the tree goes to the supervisor's own stderr.
@@ -92,13 +93,23 @@ def segment_inodes() -> set[int]:
     return set()
 
 
+def remove_folders(folders: list[str]) -> None:
+    """Remove what embbench made for this launch and can no longer remove itself."""
+    import shutil
+
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class Supervisor:
     """One tree, from its start to its end."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
         self.segments: set[str] = set()
+        self.seen: set[tuple[int, int]] = set()
         self.told_to_stop = False
+        self.orphaned = True  # until embbench itself says stop
         self.root: int | None = None
         self.foreign_segments = segment_inodes()
         self.wake, wake_end = os.pipe()
@@ -154,9 +165,10 @@ class Supervisor:
             if pid == self.root:
                 self.tell("exited", code=os.waitstatus_to_exitcode(status))
 
-    def note_segments(self) -> None:
-        """Remember the shared memory that the tree uses now."""
-        for pid in descendants(os.getpid()):
+    def note(self) -> None:
+        """Remember the processes of the tree and the shared memory that they use now."""
+        for pid, (_, started) in descendants(os.getpid()).items():
+            self.seen.add((pid, started))
             self.segments |= shared_memory_of(pid)
 
     def watch(self, pending: bytes) -> None:
@@ -179,13 +191,14 @@ class Supervisor:
             while b"\n" in pending:
                 command, _, pending = pending.partition(b"\n")
                 if command == b"stop":
+                    self.orphaned = False
                     return
                 if command == b"note":
-                    self.note_segments()
+                    self.note()
 
     def end(self) -> None:
         """SIGTERM to everything, the grace period, SIGKILL to what is left, until all is gone."""
-        self.note_segments()
+        self.note()
         kill_at = time.monotonic() + self.spec["grace_s"]
         give_up_at = kill_at + AFTER_KILL_S
         asked: set[tuple[int, int]] = set()
@@ -207,6 +220,8 @@ class Supervisor:
             select.select([self.wake], [], [], POLL_S)
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 4096)
+        if self.orphaned:
+            remove_folders(self.spec["scratch"])
         self.tell(
             "gone",
             killed=[[pid, name] for pid, name in killed.items()],
@@ -217,7 +232,7 @@ class Supervisor:
     def remove_segments(self) -> list[str]:
         """Unlink shared memory that the tree left: made in its time, and used by nobody now."""
         mine = set()
-        for path in self.segments | self.tagged_segments():
+        for path in self.segments | self.named_segments():
             with contextlib.suppress(OSError):
                 info = os.stat(path)  # noqa: PTH116
                 if info.st_uid == os.getuid() and info.st_ino not in self.foreign_segments:
@@ -231,12 +246,16 @@ class Supervisor:
                 os.unlink(path)  # noqa: PTH108
         return sorted(mine)
 
-    def tagged_segments(self) -> set[str]:
-        """Shared memory that carries the tree's tag in its name (EMBBENCH_TREE)."""
-        tag = self.spec["env"].get("EMBBENCH_TREE")
+    def named_segments(self) -> set[str]:
+        """Segments of our reference worker that nobody collected: its pid is in their names."""
+        makers = {(str(pid), str(started)) for pid, started in self.seen}
+        found = set()
         with contextlib.suppress(OSError):
-            return {SHM + name for name in os.listdir(SHM) if tag and tag in name}  # noqa: PTH208
-        return set()
+            for name in os.listdir(SHM):  # noqa: PTH208
+                parts = name.split("-")  # embbench-NAMESPACE-PID-STARTED-RANDOM
+                if parts[0] == "embbench" and tuple(parts[2:4]) in makers:
+                    found.add(SHM + name)
+        return found
 
 
 def main() -> None:
