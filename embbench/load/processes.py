@@ -160,10 +160,8 @@ class LoadProcesses:
         if not self._workers:
             await self._start()
         job.work_dir.mkdir(parents=True, exist_ok=True)
-        arenas = [
-            create_arena(f"embbench-{n}", job.arena_bytes // self._count)
-            for n in range(self._count)
-        ]
+        count = _active(job.load, self._count)
+        arenas = [create_arena(f"embbench-{n}", job.arena_bytes // count) for n in range(count)]
         try:
             shards = self._shards(job, [path for _, path in arenas])
             origin_ns, results = await self._drive(shards)
@@ -176,7 +174,7 @@ class LoadProcesses:
             raise
 
     async def _drive(self, shards: Sequence[ShardJob]) -> tuple[int, list[ShardResult]]:
-        workers = self._workers
+        workers = self._workers[: len(shards)]
         for worker, shard in zip(workers, shards, strict=True):
             await worker.send(shard)
         await _all([worker.receive("warm") for worker in workers])
@@ -196,12 +194,12 @@ class LoadProcesses:
         return [
             ShardJob(
                 shard=number,
-                shards=self._count,
+                shards=len(arenas),
                 client=self._client,
                 options=options,
                 bodies=job.bodies.path,
                 warmup_bodies=warmup.path if warmup is not None and len(warmup) else None,
-                load=_part(job.load, number, self._count),
+                load=_part(job.load, number, len(arenas)),
                 offsets_ns=job.offsets_ns,
                 warmup_gap_ns=gap_ns,
                 keep=job.keep,
@@ -221,10 +219,18 @@ def _check(job: TrialJob) -> None:
     if isinstance(job.load, OpenLoop):
         if job.offsets_ns is None or len(job.offsets_ns) != len(job.bodies):
             raise LoadError("an open loop needs one offset for each request body")
+        if job.load.max_in_flight is not None and job.load.max_in_flight < 1:
+            raise LoadError("an in-flight cap needs to allow at least one request")
     elif job.load.concurrency < 1:
         raise LoadError("a closed loop needs at least one client")
     if job.keep is not None and len(job.keep) != len(job.bodies):
         raise LoadError("the mask of kept bodies needs one value for each request body")
+
+
+def _active(load: OpenLoop | ClosedLoop, count: int) -> int:
+    """How many load processes have something to do: none has less than one client or place."""
+    whole = load.concurrency if isinstance(load, ClosedLoop) else load.max_in_flight
+    return count if whole is None else min(count, whole)
 
 
 def _part(load: OpenLoop | ClosedLoop, number: int, count: int) -> OpenLoop | ClosedLoop:
