@@ -50,7 +50,7 @@ def compare_within(
         if name is not None and name not in report.targets:
             raise ConfigError(f"no target '{name}' in {run.folder}; {_known(report.targets)}")
     apart = {
-        frozenset((pair["a"], pair["b"])): pair["what"]
+        frozenset((pair["base"], pair["candidate"])): pair["what"]
         for pair in run.meta.get("agreement", ())
         if not pair["same_work"]
     }

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
-
-import orjson
+from typing import Protocol
 
 from embbench.asking import Asker
 from embbench.config import Generator, RunConfig
@@ -33,6 +31,7 @@ from embbench.rundir import Run, RunWriter, is_driven
 from embbench.targets.bring_up import bring_up
 from embbench.targets.endpoint import Endpoint, while_alive
 from embbench.targets.models import resolve_model
+from embbench.targets.parity import Setting, parity_findings, parity_table, read_settings
 from embbench.targets.recipe import Context
 from embbench.trialrun import TrialContext, run_trial
 from embbench.verify import verify_pool
@@ -89,6 +88,7 @@ class _Conductor:
         self.context = context
         self.source: TextSource | None = None
         self.gates: dict[str, GateResult] = {}
+        self.settings: dict[str, dict[str, Setting]] = {}
         self.sketches: dict[tuple[Work, int], dict[str, Sketches]] = {}
 
     async def drive(self, launch: int, episode: Episode, trials: Sequence[Trial]) -> None:
@@ -99,7 +99,7 @@ class _Conductor:
                 up[name] = await stack.enter_async_context(
                     bring_up(name, self.config.all_targets[name], self._context(name, launch))
                 )
-                self._record_launch(launch, up[name])
+                await self._record_launch(launch, up[name])
             await while_alive(self._prepare(up), *up.values())
             for trial in trials:
                 if self.gates[trial.target].passed:
@@ -119,7 +119,7 @@ class _Conductor:
                 self.progress.say(f"{name} is INVALID: {worst.what}")
             self.writer.add_findings(gate.findings)
             self.gates[name] = gate
-        self.writer.update(agreement=[_pair_json(pair) for pair in self._agreement()])
+        self.writer.update(agreement=[pair.to_json() for pair in self._agreement()])
 
     async def _one(self, launch: int, trial: Trial, endpoint: Endpoint) -> None:
         assert self.source is not None
@@ -139,8 +139,7 @@ class _Conductor:
             recipe = await recipe_from_tokenizer(folder, self.config.isl, self.config.seed)
         else:
             async with Asker(endpoint) as asker:
-                count = _TokenCount(asker)
-                recipe = await calibrate(count, self.config.isl, self.config.seed)
+                recipe = await calibrate(asker.count_tokens, self.config.isl, self.config.seed)
         self.writer.update(text_recipe=recipe.to_json())
         return TextSource(recipe, self.config.seed, demands(self.plan))
 
@@ -177,19 +176,28 @@ class _Conductor:
             on_progress=self.progress.step,
         )
 
-    def _record_launch(self, launch: int, endpoint: Endpoint) -> None:
-        """What was started, into run.json."""
+    async def _record_launch(self, launch: int, endpoint: Endpoint) -> None:
+        """What was started, and what it says of itself, into run.json."""
+        name = endpoint.target
+        settings = await read_settings(
+            endpoint, self.config.all_targets[name], self._context(name, launch)
+        )
+        if name not in self.settings:
+            self.writer.add_findings(parity_findings(name, settings))
+        self.settings[name] = settings
         self.writer.add_findings(endpoint.findings)
-        entry: dict[str, Any] = {
+        entry = {
             "launch": launch,
-            "target": endpoint.target,
+            "target": name,
             "model": endpoint.model,
             "base_url": endpoint.base_url,
             "ready_after_s": round(endpoint.ready_after_s, 3),
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "processes": [process.to_json() for process in endpoint.processes],
         }
-        self.writer.update(launches=[*self.writer.meta["launches"], entry])
+        self.writer.update(
+            launches=[*self.writer.meta["launches"], entry], parity=parity_table(self.settings)
+        )
 
     def _agreement(self) -> list[Pair]:
         """The gate's texts on every pair of targets that have passed so far."""
@@ -219,21 +227,6 @@ class _Conductor:
         )
 
 
-class _TokenCount:
-    """Tokens of one request as the server's ``usage`` says, whatever its vectors are."""
-
-    def __init__(self, asker: Asker) -> None:
-        self.asker = asker
-
-    async def __call__(self, texts: list[str]) -> int | None:
-        reply = await self.asker.ask(texts)
-        try:
-            tokens = orjson.loads(reply.body)["usage"]["prompt_tokens"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            return None
-        return tokens if isinstance(tokens, int) else None
-
-
 def _cores(generator: Generator) -> tuple[int, ...] | None:
     """A core for each load process, or none."""
     match generator.pin:
@@ -243,7 +236,3 @@ def _cores(generator: Generator) -> tuple[int, ...] | None:
             return tuple(sorted(os.sched_getaffinity(0))[-generator.processes :])
         case cores:
             return cores
-
-
-def _pair_json(pair: Pair) -> dict[str, Any]:
-    return {name: getattr(pair, name) for name in pair.__slots__}

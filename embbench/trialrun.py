@@ -9,22 +9,22 @@ import asyncio
 import tempfile
 import zlib
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from http import HTTPStatus
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embbench.asking import Asker
-from embbench.bodies import BodyFile, BodyFileWriter, KeptBodies
+from embbench.asking import Asker, known_vectors
+from embbench.bodies import BodyFile, BodyFileWriter
 from embbench.checks import Expectation
 from embbench.config import RunConfig
-from embbench.content import Known, Sketches
+from embbench.content import Sketches
 from embbench.findings import Finding
 from embbench.gate import GateResult
-from embbench.inputs import TextSource, request_bodies, request_texts
+from embbench.inputs import TextSource, request_bodies
 from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.job import TrialJob, TrialResult
 from embbench.load.processes import LoadProcesses
@@ -33,7 +33,6 @@ from embbench.rundir import TrialRecord
 from embbench.samples import CHUNKED, GZIP, MEASURED, VERIFIED, WARMUP, Samples
 from embbench.targets.endpoint import Endpoint
 from embbench.verify import Verification, keep_mask, verify_trial
-from embbench.wire import Matrix, WireError
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +67,38 @@ async def run_trial(
     expected_bytes = _expected_bytes(gate, trial)
     budget_bytes = config.checks.budget_mib << 20
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    with tempfile.TemporaryDirectory(prefix="embbench-trial-") as folder:
+    with tempfile.TemporaryDirectory(prefix="embbench-trial-") as folder, ExitStack() as open_:
         warmup, measured = await asyncio.to_thread(
             _write_bodies, Path(folder), trial, source, endpoint.model, config.checks.dimensions
         )
-        with warmup, measured:
-            job = TrialJob(
-                url=f"{endpoint.base_url}/embeddings",
-                headers=endpoint.headers,
-                bodies=measured,
-                warmup_bodies=warmup if len(warmup) else None,
-                load=work.load,
-                offsets_ns=_offsets(trial, config.seed),
-                timeout_s=config.generator.timeout_s,
-                keep=keep_mask(work.requests, expected_bytes, budget_bytes, config.seed),
-                expected_response_bytes=expected_bytes,
-                arena_bytes=budget_bytes,
-                work_dir=Path(folder),
+        open_.enter_context(warmup)
+        open_.enter_context(measured)
+        job = TrialJob(
+            url=f"{endpoint.base_url}/embeddings",
+            headers=endpoint.headers,
+            bodies=measured,
+            warmup_bodies=warmup if len(warmup) else None,
+            load=work.load,
+            offsets_ns=_offsets(trial, config.seed),
+            timeout_s=config.generator.timeout_s,
+            keep=keep_mask(work.requests, expected_bytes, budget_bytes, config.seed),
+            expected_response_bytes=expected_bytes,
+            arena_bytes=budget_bytes,
+            work_dir=Path(folder),
+        )
+        result = await context.load.drive(job)
+        kept = open_.enter_context(result.kept)
+        async with Asker(endpoint, config.generator.timeout_s) as asker:
+            known, flaws = await known_vectors(
+                asker,
+                measured.__getitem__,
+                requests=work.requests,
+                batch=work.batch,
+                encoding=work.encoding,
+                dimension=gate.dimension,
+                seed=config.seed,
+                singles=config.checks.content_texts,
             )
-            result = await context.load.drive(job)
-    with result.kept as kept:
-        known = await _ask_known(trial, endpoint, source, kept, config)
         verification = await asyncio.to_thread(
             verify_trial,
             kept,
@@ -105,7 +115,11 @@ async def run_trial(
     return TrialOutcome(
         record=_record(trial, launch, started_at, result, samples, verification, gate),
         samples=samples,
-        findings=(*verification.findings, *_failures(trial, samples, config)),
+        findings=(
+            *verification.findings,
+            *(replace(f.finding(trial.target), cell=work.slug, trial=trial.index) for f in flaws),
+            *_failures(trial, samples, config),
+        ),
         sketches=verification.sketches,
     )
 
@@ -137,40 +151,6 @@ def _write_bodies(
                 writer.append(body)
         files.append(BodyFile(path))
     return files[0], files[1]
-
-
-async def _ask_known(
-    trial: Trial,
-    endpoint: Endpoint,
-    source: TextSource,
-    kept: KeptBodies,
-    config: RunConfig,
-) -> list[Known]:
-    """A seeded sample of the trial's texts, each embedded alone, now that the clock is off."""
-    work = trial.work
-    seqs = [body.seq for body in kept.measured if body.status == HTTPStatus.OK]
-    wanted = min(config.checks.content_texts, len(seqs) * work.batch)
-    if not wanted:
-        return []
-    random = np.random.default_rng(zlib.crc32(f"{config.seed}/{work.slug}".encode()))
-    places = np.sort(random.choice(len(seqs) * work.batch, wanted, replace=False))
-    found: list[tuple[int, int, Matrix]] = []
-    async with Asker(endpoint, config.generator.timeout_s) as asker:
-        for place in places:
-            seq, item = seqs[place // work.batch], int(place % work.batch)
-            text = request_texts(source, work, trial.index, MEASURED, seq)[item]
-            try:
-                answer = (await asker.ask([text])).decode(1)
-            except WireError:
-                continue  # the gate has seen this server answer; one text less is known
-            found.append((seq, item, answer.matrix))
-    if not found:
-        return []
-    all_seqs, items, vectors = zip(*found, strict=True)
-    known = Known(
-        np.asarray(all_seqs, np.int64), np.asarray(items, np.int64), np.concatenate(vectors)
-    )
-    return [known]
 
 
 def _expectation(gate: GateResult, trial: Trial, config: RunConfig) -> Expectation:

@@ -221,7 +221,7 @@ def test_parity_shows_what_differs_and_folds_the_rest(run: Run) -> None:
 
 
 def test_agreement_names_pairs_that_do_not_do_the_same_work(run: Run) -> None:
-    same = {"a": "bare", "b": "shm", "texts": 8, "cosine_min": 0.9999999}
+    same = {"base": "bare", "candidate": "shm", "texts": 8, "cosine_min": 0.9999999}
     same |= {"norm_difference_max": 1.5e-7, "usage_difference": 0, "same_work": True, "what": ""}
     other = {**same, "usage_difference": None, "same_work": False, "what": "cosine 0.1"}
     meta = {**run.meta, "agreement": [same, other]}

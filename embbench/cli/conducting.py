@@ -23,7 +23,7 @@ EXIT_INTERRUPTED = 130
 
 def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int:
     """Run ``config`` into a new run directory; print its report; return the exit code."""
-    from embbench.metadata import host_metadata
+    from embbench.metadata import environment_metadata
     from embbench.planning import build_plan
     from embbench.rundir import RunWriter
 
@@ -38,7 +38,12 @@ def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int
         "config": config.model_dump(mode="json"),
         "targets": list(plan.targets),
         "cells": [work.slug for work in plan.work],
-        "host": host_metadata(),
+        "floor": config.floor_name,
+        "baseline": config.baseline_name,
+        "same_as": {
+            name: target.same_as for name, target in config.all_targets.items() if target.same_as
+        },
+        **environment_metadata(),
         "launches": [],
     }
     writer = RunWriter.create(Path(config.output), config.name, meta, datetime.now(UTC))

@@ -120,12 +120,14 @@ def agreement(meta: Mapping[str, Any]) -> tuple[Block, ...]:
         return ()
     rows = tuple(
         (
-            pair["a"],
-            pair["b"],
+            pair["base"],
+            pair["candidate"],
             "the same work" if pair["same_work"] else pair["what"],
             _told(pair["texts"]),
-            f"{pair['cosine_min']:.6f}",
-            f"{pair['norm_difference_max']:.2g}",
+            NOTHING if pair["cosine_min"] is None else f"{pair['cosine_min']:.6f}",
+            NOTHING
+            if pair["norm_difference_max"] is None
+            else f"{pair['norm_difference_max']:.2g}",
             _told(pair["usage_difference"]),
         )
         for pair in pairs

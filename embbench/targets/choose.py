@@ -4,11 +4,13 @@ In: what the command line names, and what this machine has. Out: a `Choice`, key
 built-in defaults. `decide` is pure; `choose_targets` looks around first.
 """
 
+import os
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
 from embbench import gpu
-from embbench.targets.environment import VARIABLE, ServerEnvironment, look, server_python
+from embbench.targets.environment import VARIABLE, ServerEnvironment, look
 from embbench.targets.models import GENERATED, QWEN, local_copy
 
 ON_A_CPU: Final[dict[str, Any]] = {
@@ -47,8 +49,12 @@ def choose_targets(*, model: str | None = None, server_python: str | None = None
 
 
 def look_around(named: str | None = None) -> Surroundings:
-    """What there is here; a named interpreter is the only one that is looked at."""
-    python = server_python(named)
+    """What there is here; a named interpreter is the only one that is looked at.
+
+    The environment of ``scripts/cpu_stack`` must be named: that tests were run on a machine once
+    does not make it the one to measure servers on.
+    """
+    python = named or os.environ.get(VARIABLE) or sys.executable
     return Surroundings(look(python), bool(gpu.gpus()), local_copy(QWEN) is not None)
 
 

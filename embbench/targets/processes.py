@@ -29,6 +29,7 @@ TREE_VARIABLE = "EMBBENCH_TREE"
 TAIL_LINES = 15
 _TAIL_BYTES = 16_384
 _AFTER_GRACE_S = 30.0
+_SUPERVISOR_ENDS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +151,12 @@ class ProcessTree:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._listening), limit_s)
         await self._end_what_is_left()
-        with contextlib.suppress(ProcessLookupError):
+        try:
+            # `kill` would reap a supervisor that has just ended, before asyncio's watcher does.
+            await asyncio.wait_for(self._supervisor.wait(), _SUPERVISOR_ENDS_S)
+        except TimeoutError:
             self._supervisor.kill()
-        await self._supervisor.wait()
+            await self._supervisor.wait()
         await asyncio.gather(self._listening, return_exceptions=True)
         if self._supervisor.stdin is not None:
             self._supervisor.stdin.close()
