@@ -113,7 +113,7 @@ class _Conductor:
             self.source = await self._texts(next(iter(up.values())))
         for name, endpoint in up.items():
             self.progress.step(f"{name}: checking answers before load")
-            gate = await run_gate(endpoint, self.source, self._gate_plan(name))
+            gate = await run_gate(endpoint, self.source, gate_plan(self.config, name))
             if not gate.passed and self.gates.get(name, gate).passed:
                 worst = next(row for row in gate.rows if row.status == "FAIL")
                 self.progress.say(f"{name} is INVALID: {worst.what}")
@@ -135,36 +135,13 @@ class _Conductor:
         stored = self.writer.meta.get("text_recipe")
         if stored is not None:
             recipe = Recipe.from_json(stored)
-        elif (folder := self._tokenizer_folder()) is not None:
+        elif (folder := tokenizer_folder(self.config)) is not None:
             recipe = await recipe_from_tokenizer(folder, self.config.isl, self.config.seed)
         else:
             async with Asker(endpoint) as asker:
                 recipe = await calibrate(asker.count_tokens, self.config.isl, self.config.seed)
         self.writer.update(text_recipe=recipe.to_json())
         return TextSource(recipe, self.config.seed, demands(self.plan))
-
-    def _tokenizer_folder(self) -> Path | None:
-        name = self.config.tokenizer
-        return (
-            None
-            if name is None
-            else Path(resolve_model(name, self.config.server_python or sys.executable))
-        )
-
-    def _gate_plan(self, target: str) -> GatePlan:
-        checks, folder = self.config.checks, self._tokenizer_folder()
-        tokenizer = None if folder is None else open_tokenizer(folder)
-        return GatePlan(
-            isls=self.config.isl,
-            batches=self.config.batches,
-            encodings=self.config.encoding,
-            normalised=self.config.all_targets[target].normalised,
-            norm_tolerance=checks.norm_tolerance,
-            cosine_min=checks.cosine_min,
-            sample=checks.content_texts,
-            dimensions=checks.dimensions,
-            tokenize=None if tokenizer is None else lambda text: list(tokenizer.encode(text).ids),
-        )
 
     def _context(self, target: str, launch: int) -> Context:
         return Context(
@@ -225,6 +202,30 @@ class _Conductor:
             cell=trial.work.slug,
             trial=trial.index,
         )
+
+
+def tokenizer_folder(config: RunConfig) -> Path | None:
+    """The folder of the model's tokenizer, where the config names one."""
+    if config.tokenizer is None:
+        return None
+    return Path(resolve_model(config.tokenizer, config.server_python or sys.executable))
+
+
+def gate_plan(config: RunConfig, target: str) -> GatePlan:
+    """What the gate asks of a target of this run."""
+    checks, folder = config.checks, tokenizer_folder(config)
+    tokenizer = None if folder is None else open_tokenizer(folder)
+    return GatePlan(
+        isls=config.isl,
+        batches=config.batches,
+        encodings=config.encoding,
+        normalised=config.all_targets[target].normalised,
+        norm_tolerance=checks.norm_tolerance,
+        cosine_min=checks.cosine_min,
+        sample=checks.content_texts,
+        dimensions=checks.dimensions,
+        tokenize=None if tokenizer is None else lambda text: list(tokenizer.encode(text).ids),
+    )
 
 
 def _cores(generator: Generator) -> tuple[int, ...] | None:

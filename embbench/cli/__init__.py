@@ -10,7 +10,7 @@ import sys
 import typer
 
 from embbench import __version__
-from embbench.cli import reading, running, serving
+from embbench.cli import inspecting, reading, running, serving
 from embbench.errors import EmbbenchError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
-for module in (running, reading, serving):
+for module in (running, reading, inspecting, serving):
     module.register(app)
 
 

@@ -151,7 +151,7 @@ def takes_run_options(verb: Callable[..., None]) -> Callable[..., None]:
     # Typer reads the one, and typing the other.
     command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in keyword_only}
-    del command.__wrapped__  # type: ignore[attr-defined]
+    del command.__wrapped__
     return command
 
 
