@@ -268,7 +268,7 @@ async def test_the_reaper_removes_what_is_never_collected() -> None:
         link = await Link.over(connection, 10)
         await link.send({"kind": "hello", "probe": ""})
         ready, _ = await link.read()
-        assert (ready["model"], ready["dimension"]) == ("embbench-numpy", 1024)
+        assert (ready["facts"]["model"], ready["facts"]["dimension"]) == ("embbench-numpy", 1024)
         await link.send({"kind": "start", "hop": "shm"})
         await link.send({"kind": "embed", "id": 5, "inputs": ["hi"], "dimensions": None})
         reply, _ = await link.read()
@@ -302,7 +302,8 @@ async def main():
     hello, _ = await link.read()
     probe = segments.answer_probe(Path("/dev/shm"), hello["probe"])
     await link.send({"kind": "ready", "boot_id": segments.boot_id(), "probe": probe,
-                     "model": "forger", "dimension": 4, "max_model_len": 8})
+                     "facts": {"model": "forger", "dimension": 4, "max_model_len": 8,
+                               "dtype": "float32", "pool": "last"}})
     await link.read()
     while True:
         message, _ = await link.read()

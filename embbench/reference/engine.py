@@ -6,6 +6,7 @@ unserialised, and the token counts. Engines that compute in one blocking call ar
 """
 
 import asyncio
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ from embbench.reference.options import ServeOptions
 
 Floats: TypeAlias = NDArray[np.float32]
 
+log = logging.getLogger("embbench.engine")
+
 
 class Vector(Protocol):
     """A 1-dimensional float32 array in host memory: numpy's, or torch's until it is serialised."""
@@ -40,11 +43,13 @@ def as_array(vector: Vector) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What a loaded engine is: the model's name and the width of its vectors."""
+    """What a loaded engine is: what it serves, and with which settings."""
 
     model: str
     dimension: int
     max_model_len: int
+    dtype: str
+    pool: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class Engine(Protocol):
     facts: EngineFacts
 
     async def embed(self, inputs: Sequence[Input], dimensions: int | None) -> Embedded: ...
+
+    async def failure(self) -> str: ...
 
     async def close(self) -> None: ...
 
@@ -110,6 +117,11 @@ class ThreadedEngine:
         engine_s = (time.perf_counter_ns() - start_ns) / 1e9
         return Embedded(result.vectors, result.token_counts, engine_s)
 
+    async def failure(self) -> str:
+        """Never returns: the thread ends with the process."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
     async def close(self) -> None:
         """Nothing to give back: the thread ends with the process."""
 
@@ -140,24 +152,32 @@ def check_ids(position: int, ids: Sequence[int], vocabulary: int) -> None:
 
 def load_engine(options: ServeOptions) -> Engine:
     """Load the engine that the options name; blocks until it can compute. Raises EmbbenchError."""
+    start_ns = time.perf_counter_ns()
     try:
-        match options.engine:
-            case "numpy":
-                from embbench.reference.engine_numpy import NumpyModel
-
-                return ThreadedEngine(NumpyModel(options), options)
-            case "torch":
-                from embbench.reference.engine_torch import TorchModel
-
-                return ThreadedEngine(TorchModel(options), options)
-            case "vllm":
-                from embbench.reference.engine_vllm import VllmEngine
-
-                return VllmEngine(options)
-            case _:
-                assert_never(options.engine)
+        engine = _load(options)
     except ModuleNotFoundError as error:
         raise EmbbenchError(
             f"the {options.engine} engine needs '{error.name}', which {sys.executable} does not "
             f"have; install embbench[{options.engine}] there"
         ) from None
+    seconds = (time.perf_counter_ns() - start_ns) / 1e9
+    log.info("%s engine in %.1f s: %s", options.engine, seconds, engine.facts)
+    return engine
+
+
+def _load(options: ServeOptions) -> Engine:
+    match options.engine:
+        case "numpy":
+            from embbench.reference.engine_numpy import NumpyModel
+
+            return ThreadedEngine(NumpyModel(options), options)
+        case "torch":
+            from embbench.reference.engine_torch import TorchModel
+
+            return ThreadedEngine(TorchModel(options), options)
+        case "vllm":
+            from embbench.reference.engine_vllm import VllmEngine
+
+            return VllmEngine(options)
+        case _:
+            assert_never(options.engine)

@@ -12,7 +12,7 @@ import numpy as np
 
 from embbench.reference.api import Input
 from embbench.reference.engine import Embedded, EngineFacts, Floats, check_ids, check_length
-from embbench.reference.options import ServeOptions
+from embbench.reference.options import Pool, ServeOptions
 from embbench.reference.tokens import WordTokenizer
 
 WIDTH = 1024
@@ -34,7 +34,10 @@ class NumpyModel:
         self._options = options
         self._tokenizer = WordTokenizer(VOCABULARY)
         limit = options.max_model_len or MAX_TOKENS
-        self.facts = EngineFacts(options.model or "embbench-numpy", WIDTH, limit)
+        self._pool: Pool = options.pool or "last"
+        self.facts = EngineFacts(
+            options.model or "embbench-numpy", WIDTH, limit, dtype="float32", pool=self._pool
+        )
         draw = np.random.default_rng(options.seed)
         self._tables = draw.standard_normal((_TABLES, 1 << _BITS, WIDTH), dtype=np.float32)
         self._down = draw.standard_normal((WIDTH, RANK), dtype=np.float32) / np.float32(32)
@@ -85,13 +88,13 @@ class NumpyModel:
         if self._options.pooling == "token":
             return hidden.reshape(-1)
         vector: Floats
-        match self._options.pool:
+        match self._pool:
             case "last":
                 vector = hidden[-1]
             case "mean":
                 vector = hidden.mean(axis=0)
             case _:
-                assert_never(self._options.pool)
+                assert_never(self._pool)
         vector = vector[:dimensions].copy()
         if self._options.normalise:
             vector /= np.sqrt(vector @ vector)

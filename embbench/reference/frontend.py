@@ -7,6 +7,8 @@ when the connection closes, and segments of a dead worker are removed by their n
 import asyncio
 import itertools
 import logging
+import os
+import signal
 import socket
 import sys
 import time
@@ -14,7 +16,6 @@ from asyncio.subprocess import Process
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import Signals
 from typing import Any
 
 from embbench.errors import TargetError
@@ -43,7 +44,7 @@ class WorkerBackend:
         self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reader: asyncio.Task[None] | None = None
         self._ending = False
-        self.facts = EngineFacts("", 0, 0)
+        self.facts = EngineFacts("", 0, 0, "", "")
         self.hop: Hop = options.hop
 
     async def open(self) -> None:
@@ -60,7 +61,7 @@ class WorkerBackend:
         finally:
             if probe is not None:
                 probe.unlink()
-        self.facts = EngineFacts(ready["model"], ready["dimension"], ready["max_model_len"])
+        self.facts = EngineFacts(**ready["facts"])
         shared = secret != "" and ready["probe"] == secret
         if self.hop == "shm" and not (shared and ready["boot_id"] == segments.boot_id()):
             log.warning(
@@ -254,14 +255,28 @@ def _connected_pair() -> tuple[socket.socket, socket.socket]:
 
 
 async def _end(process: Process, grace_s: float) -> str:
-    """Wait for a process that should end, kill it if it does not, and say how it went."""
+    """Wait for a worker that should end, kill it if it does not, and say how it went.
+
+    What its engine started goes with it: the worker is the head of a process group.
+    """
     try:
         code = await asyncio.wait_for(process.wait(), grace_s)
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()
         code = await process.wait()
-    return f"was killed by {Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    await _end_group(process.pid)
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+async def _end_group(head: int) -> None:
+    """End what a dead worker's engine left; asked first, so that it can remove its own segments."""
+    with suppress(ProcessLookupError):
+        os.killpg(head, signal.SIGTERM)
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            os.killpg(head, 0)
+        os.killpg(head, signal.SIGKILL)
 
 
 def _unavailable(text: str) -> RequestError:

@@ -20,7 +20,6 @@ from embbench.reference.options import ServeOptions, parse_command
 
 if TYPE_CHECKING:  # numpy must not be imported before its threads are limited
     from embbench.reference.backend import Backend
-    from embbench.reference.engine import Engine
     from embbench.reference.metrics import Metrics
 
 log = logging.getLogger("embbench.serve")
@@ -40,14 +39,10 @@ def main(argv: Sequence[str], prog: str = "python -m embbench.reference") -> Non
 def serve(options: ServeOptions) -> None:
     """Serve until SIGTERM or SIGINT. Raises EmbbenchError if it cannot start or the worker dies."""
     _prepare(options)
+    _obey_while_loading(options)
     with _bind(options) as listener:
-        if options.processes == 2:
-            _run(lambda: _serve_two(options, listener))
-        else:
-            from embbench.reference.worker import load
-
-            engine = load(options)
-            _run(lambda: _serve_one(options, listener, engine))
+        serve_any = _serve_two if options.processes == 2 else _serve_one
+        _run(lambda: serve_any(options, listener))
 
 
 def serve_worker(options: ServeOptions, hop_fd: int) -> None:
@@ -55,12 +50,10 @@ def serve_worker(options: ServeOptions, hop_fd: int) -> None:
     _prepare(options)
     from embbench.reference import worker
 
-    worker.die_with_parent()
-    # Ctrl-C goes to the whole group; while the engine loads, the frontend ends this process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection = socket.socket(fileno=hop_fd)
-    engine = worker.load(options)
-    _run(lambda: worker.work(options, connection, engine))
+    worker.settle()
+    _obey_while_loading(options)
+    with socket.socket(fileno=hop_fd) as connection:
+        _run(lambda: worker.work(options, connection))
 
 
 def _prepare(options: ServeOptions) -> None:
@@ -78,6 +71,16 @@ def _prepare(options: ServeOptions) -> None:
             # numpy reads them when it is imported: start again, this time with them
             argv = [sys.executable, "-m", "embbench.reference", *options.to_argv()]
             os.execv(sys.executable, argv)
+
+
+def _obey_while_loading(options: ServeOptions) -> None:
+    """An engine that loads holds up the event loop, so that only the process itself can obey.
+
+    It may die on the spot, but for vLLM, which has to end its own processes first.
+    """
+    handler = (lambda *_: sys.exit(0)) if options.engine == "vllm" else signal.SIG_DFL
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 def _bind(options: ServeOptions) -> socket.socket:
@@ -110,20 +113,22 @@ def _run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         runner.run(main())
 
 
-async def _serve_one(options: ServeOptions, listener: socket.socket, engine: "Engine") -> None:
+async def _serve_one(options: ServeOptions, listener: socket.socket) -> None:
     from embbench.reference.backend import LocalBackend
+    from embbench.reference.engine import load_engine
     from embbench.reference.metrics import Metrics
 
+    engine = load_engine(options)
     stop = _stop_event()
     await _listen(options, listener, LocalBackend(engine), Metrics(), stop, "bare")
 
 
 async def _serve_two(options: ServeOptions, listener: socket.socket) -> None:
+    stop = _stop_event()
     from embbench.reference import segments
     from embbench.reference.frontend import start_worker
     from embbench.reference.metrics import Metrics
 
-    stop = _stop_event()
     stale = segments.remove_stale(Path(options.shm_dir))
     if stale:
         log.warning("removed %d shared-memory segments of dead processes", stale)
@@ -174,6 +179,9 @@ async def _listen(
         pooling=options.pooling,
         normalise=str(options.normalise).lower(),
         model=options.served_model_name or backend.facts.model,
+        dtype=backend.facts.dtype,
+        pool=backend.facts.pool,
+        max_model_len=str(backend.facts.max_model_len),
     )
     runner = web.AppRunner(
         make_app(options, backend, metrics),

@@ -8,7 +8,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from embbench.errors import ConfigError
 
@@ -16,6 +16,7 @@ Hop = Literal["json", "base64-struct", "base64-numpy", "shm"]
 EngineName = Literal["numpy", "torch", "vllm"]
 Pooling = Literal["embed", "token"]
 Pool = Literal["last", "mean"]
+LoadFormat = Literal["auto", "dummy"]
 Layout = Literal["packed", "padded"]
 Dtype = Literal["float32", "bfloat16"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -31,7 +32,8 @@ class ServeOptions:
     host: Annotated[str, "address to listen on"] = "127.0.0.1"
     port: Annotated[int, "port to listen on; 0 picks a free one and logs it"] = 8000
     model: Annotated[
-        str | None, "model directory, or the name of a built-in shape (torch: qwen3-0.6b, tiny)"
+        str | None,
+        "model directory, or a shape of the torch engine: qwen3-embedding-0.6b, one-layer, tiny",
     ] = None
     served_model_name: Annotated[str | None, "the name clients must send; default: the model"] = (
         None
@@ -39,7 +41,9 @@ class ServeOptions:
     pooling: Annotated[
         Pooling, "embed: one vector an input; token: the whole per-token matrix (negative control)"
     ] = "embed"
-    pool: Annotated[Pool, "which hidden states make the vector"] = "last"
+    pool: Annotated[
+        Pool | None, "which hidden states make the vector; default: the model's own way, or last"
+    ] = None
     normalise: Annotated[bool, "scale vectors to L2 norm 1"] = True
     allow_dimensions: Annotated[bool, "obey the request's 'dimensions', else answer 400"] = True
     seed: Annotated[int, "seed of generated weights"] = 0
@@ -53,6 +57,9 @@ class ServeOptions:
     max_batched_tokens: Annotated[int, "most tokens in one forward pass (torch)"] = 32768
     max_body_mb: Annotated[float, "largest request body; more is answered 413"] = 64.0
     max_hop_mb: Annotated[float, "largest message between worker and frontend"] = 2048.0
+    load_format: Annotated[
+        LoadFormat, "dummy: seeded random weights in place of the model's own (torch)"
+    ] = "auto"
     dtype: Annotated[Dtype, "arithmetic of the torch and vllm engines"] = "float32"
     device: Annotated[str, "device of the torch engine, such as cpu or cuda:0"] = "cpu"
     layout: Annotated[Layout, "packed: no padding; padded: to the longest (torch)"] = "packed"
@@ -69,8 +76,8 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
-            choices, value = get_args(kind), getattr(self, name)
-            if type(None) not in choices and choices and value not in choices:
+            choices, value = _choices(kind), getattr(self, name)
+            if choices and value not in choices and not (value is None and _optional(kind)):
                 raise ConfigError(f"{name}: {value!r} is not one of {', '.join(map(str, choices))}")
         at_least: dict[str, float] = {
             "port": 0,
@@ -115,6 +122,17 @@ class ServeOptions:
         return argv
 
 
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The values of a Literal, optional or not; nothing for any other type."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(value for part in get_args(kind) for value in _choices(part))
+
+
+def _optional(kind: Any) -> bool:
+    return type(None) in get_args(kind)
+
+
 def _is_json_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
@@ -135,18 +153,15 @@ def parser(prog: str) -> argparse.ArgumentParser:
     texts = get_type_hints(ServeOptions, include_extras=True)
     for option in fields(ServeOptions):
         flag, text = "--" + option.name.replace("_", "-"), texts[option.name].__metadata__[0]
-        kinds = [kind for kind in get_args(hints[option.name]) if kind is not type(None)]
-        if isinstance(option.default, bool):
-            result.add_argument(
-                flag, default=option.default, action=argparse.BooleanOptionalAction, help=text
-            )
-        elif kinds and not isinstance(kinds[0], type):
-            result.add_argument(
-                flag, default=option.default, type=type(kinds[0]), choices=kinds, help=text
-            )
-        else:
-            kind = kinds[0] if kinds else type(option.default)
-            result.add_argument(flag, default=option.default, type=kind, help=text)
+        kind, choices = hints[option.name], _choices(hints[option.name])
+        if kind is bool:
+            action = argparse.BooleanOptionalAction
+            result.add_argument(flag, default=option.default, action=action, help=text)
+            continue
+        value_type = type(choices[0]) if choices else get_args(kind)[0] if get_args(kind) else kind
+        result.add_argument(
+            flag, default=option.default, type=value_type, choices=choices or None, help=text
+        )
     return result
 
 

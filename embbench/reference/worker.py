@@ -13,9 +13,11 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from embbench.errors import TargetError
 from embbench.reference import hop, segments
 from embbench.reference.api import RequestError
 from embbench.reference.engine import Engine, load_engine
@@ -27,23 +29,37 @@ log = logging.getLogger("embbench.worker")
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the frontend dies, even if the hop is not being read."""
+def settle() -> None:
+    """Make this process the head of a group, and let it die with the frontend.
+
+    The group holds what the engine may start; the frontend removes it whole. It also keeps Ctrl-C
+    away, which the frontend gets and acts on. The kernel's SIGTERM comes even if the hop is not
+    being read.
+    """
+    os.setpgrp()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-async def work(options: ServeOptions, connection: socket.socket, engine: Engine) -> None:
-    """Answer the frontend until it closes the connection."""
+async def work(options: ServeOptions, connection: socket.socket) -> None:
+    """Load the engine, then answer the frontend until it closes the connection.
+
+    Raises EmbbenchError if the engine cannot be loaded, or dies.
+    """
+    engine = load_engine(options)
     worker = Worker(options, await Link.over(connection, options.max_hop_mb), engine)
     loop = asyncio.get_running_loop()
-    # Ctrl-C goes to the whole group: the frontend decides when this process ends
-    loop.add_signal_handler(signal.SIGINT, lambda: None)
     loop.add_signal_handler(signal.SIGTERM, worker.drain)
+    running = asyncio.create_task(worker.run())
+    failure = asyncio.create_task(engine.failure())
     try:
-        await worker.run()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        pass  # the frontend is gone
+        await asyncio.wait((running, failure), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            raise TargetError(failure.result())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):  # the frontend is gone
+            await running
     finally:
+        running.cancel()
+        failure.cancel()
         await worker.close()
         await engine.close()
 
@@ -64,15 +80,12 @@ class Worker:
     async def run(self) -> None:
         """Shake hands, then answer. Raises IncompleteReadError when the frontend closes."""
         hello, _ = await self._link.read()
-        facts = self._engine.facts
         await self._link.send(
             {
                 "kind": "ready",
                 "boot_id": segments.boot_id(),
                 "probe": segments.answer_probe(self._store.folder, hello["probe"]),
-                "model": facts.model,
-                "dimension": facts.dimension,
-                "max_model_len": facts.max_model_len,
+                "facts": asdict(self._engine.facts),
             }
         )
         start, _ = await self._link.read()
@@ -159,19 +172,3 @@ class Worker:
 def _error(error: RequestError) -> dict[str, Any]:
     fields = {"status": error.status, "message": error.message}
     return {"kind": "error", "error": {**fields, "param": error.param, "code": error.code}}
-
-
-def load(options: ServeOptions) -> Engine:
-    """Load the engine; the time it takes is in the log."""
-    start_ns = time.perf_counter_ns()
-    engine = load_engine(options)
-    seconds = (time.perf_counter_ns() - start_ns) / 1e9
-    facts = engine.facts
-    log.info(
-        "engine %s serves %s, %d wide, loaded in %.1f s",
-        options.engine,
-        facts.model,
-        facts.dimension,
-        seconds,
-    )
-    return engine
