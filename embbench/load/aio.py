@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, TransferEncodingError
 
 from embbench.load.arena import PAD, Arena
 from embbench.load.client import (
@@ -102,7 +102,12 @@ class AiohttpClient:
         exchange.start_ns = monotonic_ns()
         task = asyncio.get_running_loop().create_task(self._run(exchange, message, done))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            raise bug
 
     async def _run(self, exchange: Exchange, message: bytes, done: Done) -> None:
         call = _Call(exchange)
@@ -189,7 +194,7 @@ def _error_name(exc: Exception, call: _Call) -> str:
         cause = exc.__cause__ or exc.__context__
         if isinstance(cause, ConnectionError):
             return "connection-reset"
-        if isinstance(cause, aiohttp.http.HttpProcessingError) and "ransfer" in str(cause):
+        if isinstance(cause, TransferEncodingError) and "Not enough data" not in str(cause):
             return "bad-http"
         return "truncated-body"
     return "connection-reset" if isinstance(exc, OSError) else "truncated-body"

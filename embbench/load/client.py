@@ -32,7 +32,7 @@ ERRORS: Final[Mapping[str, str]] = {
     "connection-closed": "the server closed a new connection before the first byte of an answer",
     "stale-connection": "the server gave up a kept connection just as a request went out on it",
     "truncated-body": "the server closed the connection in the middle of an answer",
-    "bad-http": "the answer is not HTTP/1.0 or HTTP/1.1, or its head is longer than 64 KiB",
+    "bad-http": "not HTTP/1.0 or 1.1, a head over 64 KiB, or more bytes than the answer promised",
     "body-too-large": "the body is larger than the limit",
     "timeout": "no complete answer within the time limit, connecting included",
 }

@@ -8,8 +8,9 @@ a chunked one goes through httptools piece by piece.
 import asyncio
 import mmap
 import socket
+from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import httptools
 
@@ -50,13 +51,13 @@ class _Answer:
 
     __slots__ = ("begun", "complete", "connection", "gzip", "length", "on_body", "transfer", "type")
 
-    def __init__(self) -> None:
+    def __init__(self, on_body: Callable[[bytes], None]) -> None:
         self.begun = 0
         self.complete = False
         self.connection = b""
         self.gzip = False
         self.length = -1
-        self.on_body: Any = None
+        self.on_body = on_body
         self.transfer = b""
         self.type = b""
 
@@ -194,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
             self._filled += nbytes
             self._read_head(exchange, now_ns)
         elif state == "length":
-            self._read_length(exchange, nbytes, now_ns)
+            self._read_length(exchange, nbytes, now_ns, None)
         elif state == "chunked":
             self._feed(exchange, bytes(self._pool.scratch.view[:nbytes]), now_ns)
         else:
@@ -210,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
             if found < 0:
                 break
             end = found + 4 - into.start
-            answer = _Answer()
+            answer = _Answer(self._on_piece)
             parser = httptools.HttpResponseParser(answer)
             try:
                 parser.feed_data(bytes(into.view[begin:end]))
@@ -247,14 +248,13 @@ class Connection(asyncio.BufferedProtocol):
         if slot is not None:
             exchange.kept_at = slot.start + begin
         if answer.complete:  # 204, 304, or Content-Length: 0
-            self._finish(None, now_ns, surplus=here > 0)
+            self._finish_whole(now_ns, self._into.view[begin : self._filled])
         elif answer.transfer:
             if answer.transfer != b"chunked":  # we offered no other
                 self._finish("bad-http", now_ns)
                 return
             exchange.chunked = True
             self._state = "chunked"
-            answer.on_body = self._on_piece
             pieces = bytes(self._into.view[begin : self._filled])
             self._filled = begin
             if pieces:
@@ -269,20 +269,30 @@ class Connection(asyncio.BufferedProtocol):
             if slot is not None and self._end + PAD > slot.size:
                 self._grow(exchange, slot, self._end + PAD)
             self._filled = begin
-            self._read_length(exchange, here, now_ns)
+            self._read_length(exchange, here, now_ns, self._into.view[begin : begin + here])
         else:
             self._state = "until-close"
             self._keep_alive = False
             self._filled = begin
             self._read_until_close(exchange, here, now_ns)
 
-    def _read_length(self, exchange: Exchange, nbytes: int, now_ns: int) -> None:
+    def _read_length(
+        self, exchange: Exchange, nbytes: int, now_ns: int, read: memoryview | None
+    ) -> None:
+        """``read`` is what the bytes are in; None: where `get_buffer` said."""
         exchange.response_bytes += nbytes
-        self._left -= nbytes
-        self._filled += nbytes
-        if self._left <= 0:
-            exchange.response_bytes += self._left  # bytes beyond the promise are not the body
-            self._finish(None, now_ns, surplus=self._left < 0)
+        left = self._left = self._left - nbytes
+        if left > 0:
+            self._filled += nbytes
+        elif left == 0:
+            self._filled += nbytes
+            self._finish(None, now_ns)
+        else:
+            exchange.response_bytes += left  # bytes beyond the promise are not the body
+            if read is None:
+                read = self.get_buffer(0)[:nbytes]
+            self._filled += nbytes + left
+            self._finish_whole(now_ns, read[nbytes + left :])
 
     def _read_until_close(self, exchange: Exchange, nbytes: int, now_ns: int) -> None:
         self._filled += nbytes
@@ -302,10 +312,10 @@ class Connection(asyncio.BufferedProtocol):
             wrong = True
         if exchange.response_bytes > self._pool.max_body_bytes:
             self._finish("body-too-large", now_ns)
-        elif answer.complete:
-            self._finish(None, now_ns, surplus=wrong or answer.begun > 1)
-        elif wrong:
+        elif wrong:  # in the answer, or in what follows it
             self._finish("bad-http", now_ns)
+        elif answer.complete:
+            self._finish(None, now_ns, surplus=answer.begun > 1)
 
     def _on_piece(self, piece: bytes) -> None:
         exchange = self._exchange
@@ -338,6 +348,15 @@ class Connection(asyncio.BufferedProtocol):
         return new
 
     # -- the end --------------------------------------------------------------------------------
+
+    def _finish_whole(self, now_ns: int, surplus: memoryview) -> None:
+        """The answer is whole, and more came than it promised.
+
+        The start of another answer does no harm to this one, though it ends the connection;
+        anything else says that the promised length is wrong.
+        """
+        another = bytes(surplus[:5]) == b"HTTP/"[: len(surplus)]
+        self._finish(None if another else "bad-http", now_ns, surplus=bool(surplus))
 
     def _finish(self, error: str | None, now_ns: int, *, surplus: bool = False) -> None:
         exchange = self._exchange
