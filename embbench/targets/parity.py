@@ -168,7 +168,7 @@ def asked_settings(target: str, config: TargetConfig, context: Context) -> dict[
         case VllmTarget():
             asked["prefix caching"] = _word(arguments["enable_prefix_caching"])
             asked["API processes"] = str(config.api_server_count)
-            asked["tokenization"] = "engine"
+            asked |= {"worker processes": "0", "tokenization": "engine"}
         case DynamoTarget():
             asked["prefix caching"] = _word(arguments["enable_prefix_caching"])
             asked["API processes"] = "1"
@@ -180,8 +180,9 @@ def asked_settings(target: str, config: TargetConfig, context: Context) -> dict[
             asked |= {"engine": config.engine, "API processes": "1", "tokenization": "engine"}
             if config.pooling == "token":
                 asked |= {"pooling": "token", "normalised": "off"}
+            asked["worker processes"] = str(config.processes - 1)
             if config.processes > 1:
-                asked |= {"worker processes": "1", "hop": config.hop}
+                asked["hop"] = config.hop
     return asked
 
 
@@ -223,8 +224,6 @@ def from_metrics(page: str) -> dict[str, str]:
         match name:
             case "dynamo_frontend_model_max_num_batched_tokens":
                 told["max_num_batched_tokens"] = f"{value:.0f}"
-            case "dynamo_frontend_model_max_num_seqs":
-                told["max_num_seqs"] = f"{value:.0f}"
             case "dynamo_frontend_model_context_length":
                 told["max_model_len"] = f"{value:.0f}"
             case "embbench_info":
