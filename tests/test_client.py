@@ -564,7 +564,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"),
-            *("-keyout", folder / "key.pem", "-out", folder / "cert.pem", *subject),
+            *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"), *subject),
         ],
         check=True,
         capture_output=True,

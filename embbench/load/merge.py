@@ -99,7 +99,7 @@ def _health(
         origin_ns = int(start_ns.min()) if len(rows) else origin_ns
         ok = int((rows["error"] < 0).sum())
         achieved_rps = _rate(ok, last_ns - origin_ns)
-    p50, p99 = np.percentile(lag_ns, (50, 99), method="higher")
+    p50, p99 = np.percentile(lag_ns, (50, 99))
     return LoadHealth(
         origin_ns=origin_ns,
         wall_s=(last_ns - origin_ns) / 1e9,

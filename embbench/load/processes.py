@@ -94,6 +94,11 @@ class LoadProcesses:
         return self._client
 
     @property
+    def count(self) -> int:
+        """How many load processes there are."""
+        return self._count
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """The processes as they are now."""
         return tuple(worker.process.pid for worker in self._workers)
