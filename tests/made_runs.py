@@ -74,7 +74,7 @@ def write_run(
         "cells": list(dict.fromkeys(cell for _, cell in trials)),
         "status": "complete",
     }
-    own["floor"] = own["targets"][0]
+    own["floor"] = next(iter(own["targets"]), "")
     writer = RunWriter.create(root, "made", own | meta, datetime(2026, 1, 1, tzinfo=UTC))
     for (target, cell), of_cell in trials.items():
         for index, samples in enumerate(of_cell):

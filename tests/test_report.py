@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import MS, samples_of, write_run
+from made_runs import MS, record_of, samples_of, write_run
 
 from embbench.compare import Comparison, Question, judge
 from embbench.findings import Finding
 from embbench.report import FORMATS, Report, matrix_csv, summarise, to_json, to_markdown
 from embbench.report.units import CellName, amount, ms, share
-from embbench.rundir import Run, read_run
+from embbench.rundir import Run, RunWriter, read_run
 from embbench.stats import Percentile
 
 OPEN, CLOSED = "b15-isl80-float-rate10", "b64-isl80-float-closed1"
@@ -36,16 +36,17 @@ def run(tmp_path: Path) -> Run:
         ("shm", CLOSED): [samples_of([77_777.7] * 4)],
     }
     finding = Finding("dimension", "fail", WRONG, "ask for pooling", "shm", CLOSED)
+    worker = {"role": "worker", "argv": ["python", "-m", "worker", "a b"], "env": {"KEY": "***"}}
     return write_run(
         tmp_path,
         trials,
         [finding],
         argv=["embbench", "sweep", "--config", "a b.yaml"],
-        host={"name": "box", "cores": 2},
-        gpu=[],
-        versions={"python": "3.11"},
-        embbench={"version": "0.1.0"},
-        git={"commit": "abc", "dirty": False},
+        host={"hostname": "box", "cores": 2, "boot_id": "1234", "load_average": 12.2055},
+        gpu=[{"name": "NVIDIA H200", "driver": "570.1", "uuid": "GPU-1"}],
+        versions={"python": "3.11", "embbench": "0.1.0", "numpy": "2.0"},
+        git={"commit": "abcdef0123456789", "dirty": True},
+        launches=[{"target": "shm", "model": "m", "processes": [worker]}],
         config={"trials": 1, "placement": "exclusive", "seed": 1, "model": "m"},
     )
 
@@ -66,10 +67,11 @@ def tables(markdown: str) -> dict[str, list[list[str]]]:
 
 def test_matrices_are_what_arithmetic_says(run: Run) -> None:
     found = tables(to_markdown(summarise(run)))
-    head = ["batch", "load", "time", "n", "failed", "bare (floor)", "shm"]
-    response = ["15", "open, 10/s", "response", "10", "0"]
-    service = ["15", "open, 10/s", "service", "10", "0"]
-    closed = ["64", "closed, 1 client", "service", "4", "0", "3.00† (max 3.00)", "INVALID (1)"]
+    head = ["batch", "load", "time", "n", "failed", "answer", "bare (floor)", "shm"]
+    response = ["15", "open, 10/s", "response", "10", "0", "190.5 kB float"]
+    service = ["15", "open, 10/s", "service", "10", "0", "190.5 kB float"]
+    closed = ["64", "closed, 1 client", "service", "4", "0", "812.8 kB float"]
+    closed += ["3.00† (max 3.00)", "INVALID (1)"]
     assert found["p50, ms"] == [
         head,
         [*response, "5.50", "11.0 ×2.00 (1 failed)"],
@@ -119,11 +121,30 @@ def test_the_header_says_what_was_measured_where_and_how(run: Run) -> None:
     assert rows == {
         "measured": "/v1/embeddings, model m, ISL 80, encoding float, dimension 1024",
         "trials": "1 a cell, each from a fresh start, in balanced order, exclusive, seed 1",
-        "host": "box, cores 2",
-        "versions": "python 3.11",
-        "embbench": "version 0.1.0, git commit abc, git dirty False",
+        "host": "box, cores 2, load average 12.2",
+        "GPU": "NVIDIA H200, driver 570.1",
+        "versions": "python 3.11, embbench 0.1.0, commit abcdef012345 with changes",
     }
     assert "```\nembbench sweep --config 'a b.yaml'\n```" in text
+
+
+def test_all_facts_and_processes_stand_behind_a_line(run: Run) -> None:
+    text = to_markdown(summarise(run))
+    assert tables(text)["Host, versions and processes in full"][1:] == [
+        ["host", "hostname", "box"],
+        ["host", "cores", "2"],
+        ["host", "boot_id", "1234"],
+        ["host", "load_average", "12.2"],
+        ["versions", "python", "3.11"],
+        ["versions", "embbench", "0.1.0"],
+        ["versions", "numpy", "2.0"],
+        ["git", "commit", "abcdef0123456789"],
+        ["git", "dirty", "yes"],
+        ["GPU", "name", "NVIDIA H200"],
+        ["GPU", "driver", "570.1"],
+        ["GPU", "uuid", "GPU-1"],
+    ]
+    assert "- shm, worker: KEY='\\*\\*\\*' python -m worker 'a b'" in text.splitlines()
 
 
 def test_both_times_of_the_open_loop_are_named(run: Run) -> None:
@@ -175,7 +196,9 @@ def test_several_trials_meet_in_their_geometric_mean(tmp_path: Path) -> None:
     trials = {("bare", CLOSED): [samples_of([2.0] * 200), samples_of([8.0] * 200)]}
     report = summarise(write_run(tmp_path, trials))
     row = tables(to_markdown(report))["p99, ms"][1]
-    assert row == ["64", "closed, 1 client", "400", "0", "4.00"]  # sqrt(2 * 8), 400 close a p99
+    # sqrt(2 * 8), and 400 requests close a p99
+    assert row == ["64", "closed, 1 client", "400", "0", "812.8 kB float", "4.00"]
+    assert "| 4.00 (2.00 and 8.00) |" in to_markdown(report)
 
 
 def test_isl_and_encoding_are_columns_where_they_vary(tmp_path: Path) -> None:
@@ -184,6 +207,21 @@ def test_isl_and_encoding_are_columns_where_they_vary(tmp_path: Path) -> None:
     found = tables(to_markdown(summarise(run)))["p50, ms"]
     assert found[0][:4] == ["batch", "load", "ISL", "encoding"]
     assert [row[2:4] for row in found[1:]] == [["80", "float"], ["16", "base64"]]
+    assert [row[6] for row in found[1:]] == ["12.7 kB", "12.7 kB"]
+
+
+def test_a_target_whose_answers_are_larger_says_so_in_its_cell(tmp_path: Path) -> None:
+    # the bare server prints a vector in 21.7 kB, the others in 12.7 kB
+    samples = samples_of([1.0] * 9)
+    writer = RunWriter(write_run(tmp_path, {}).folder, {})
+    names = ["bare", "baseline", "shm"]
+    meta = {"schema_version": 1, "kind": "run", "targets": names, "cells": [CLOSED]}
+    writer.update(**meta, floor="bare")
+    for name in names:
+        more = {"response_bytes": 64 * 21_700.0} if name == "bare" else {}
+        writer.add_trial(record_of(name, CLOSED, 0, samples, **more), samples)
+    row = tables(to_markdown(summarise(read_run(writer.folder))))["p50, ms"][1]
+    assert row[4:] == ["812.8 kB float", "1.00 (1.39 MB)", "1.00 ×1.00", "1.00 ×1.00"]
 
 
 def test_findings_are_grouped_the_worst_first(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Matrices: batch and load down, targets across, one for each statistic, and one for bytes."""
 
-from collections import Counter
+import math
 
+from embbench.likeness import TOLD_FROM
 from embbench.report.blocks import Block, Listing, Table, Text
 from embbench.report.model import Cell, Report
 from embbench.report.units import NOTHING, CellName, amount, count, ms, ratio
@@ -36,18 +37,23 @@ class Notes:
 
 
 def matrix(report: Report, statistic: str, notes: Notes) -> Table:
-    """One statistic of all cells; ``notes`` numbers the reasons of those that are INVALID."""
+    """One statistic of all cells; ``notes`` numbers the reasons of those that are INVALID.
+
+    n, failures and the answer's size stand once a row; cells for which they differ say so.
+    """
     two_times = any(len(report.times(slug)) > 1 for slug in report.slugs)
+    sized = any(cell.driven for cell in report.cells.values())
     rows = []
     for slug in report.slugs:
         cells, times = report.row(slug), report.times(slug)
         usual = _usual(cells)
         for time in times:
             told = (time if len(times) > 1 else "service",) if two_times else ()
+            answer = (_answer(report, usual),) if sized else ()
             figures = (_cell(cell, time, statistic, notes, usual) for cell in cells)
-            rows.append((*place(report, slug), *told, *_n(usual), *figures))
+            rows.append((*place(report, slug), *told, *_n(usual), *answer, *figures))
     header = (*place_header(report), *(("time",) if two_times else ()), "n", "failed")
-    return Table((*header, *_columns(report)), tuple(rows))
+    return Table((*header, *(("answer",) if sized else ()), *_columns(report)), tuple(rows))
 
 
 def bytes_matrix(report: Report) -> Table:
@@ -108,12 +114,16 @@ def _columns(report: Report) -> tuple[str, ...]:
 
 
 def _usual(cells: tuple[Cell, ...]) -> Cell | None:
-    """A cell with the n and the failures of most cells of its row: only others say theirs."""
+    """A cell with the n, failures and size of most of its row: only others say theirs."""
     told = [cell for cell in cells if cell.figures]
-    if not told:
-        return None
-    common = Counter((cell.n, cell.failed) for cell in told).most_common(1)[0][0]
-    return next(cell for cell in told if (cell.n, cell.failed) == common)
+    kinds = [(cell.n, cell.failed, _size_class(cell)) for cell in told]
+    return told[max(range(len(told)), key=lambda at: kinds.count(kinds[at]))] if told else None
+
+
+def _size_class(cell: Cell) -> int | None:
+    """Equal for answers of about one size: some digits more or less are another size hardly."""
+    size = cell.driven.wire.response_bytes if cell.driven else None
+    return round(20 * math.log(size)) if size else None
 
 
 def _n(usual: Cell | None) -> tuple[str, str]:
@@ -122,24 +132,42 @@ def _n(usual: Cell | None) -> tuple[str, str]:
     return count(usual.n), NOTHING if usual.driven is None else count(usual.failed)
 
 
+def _answer(report: Report, usual: Cell | None) -> str:
+    """Mean size of an answer's body, and its encoding unless that has a column."""
+    size = None if usual is None or usual.driven is None else usual.driven.wire.response_bytes
+    if usual is None or size is None:
+        return NOTHING
+    return amount(size) + ("" if _vary(report)[1] else f" {usual.name.encoding}")
+
+
 def _cell(cell: Cell, time: Time, statistic: str, notes: Notes, usual: Cell | None) -> str:
     if cell.state == "INVALID":
         return f"INVALID ({notes.number(cell)})"
     figure = cell.figures.get((time, statistic))
-    if figure is None:
+    if figure is None or usual is None:
         return NOTHING
     beside = []
     if not figure.closed and time in cell.times:
         beside.append(f"max {ms(cell.times[time].max_ns)}")
-    if usual is not None and cell.n != usual.n:
+    if cell.n != usual.n:
         beside.append(f"n {count(cell.n)}")
-    if usual is not None and cell.failed != usual.failed:
+    if cell.failed != usual.failed:
         beside.append(f"{count(cell.failed)} failed")
     if cell.driven and cell.driven.planned and cell.driven.trials < cell.driven.planned:
         beside.append(f"{cell.driven.trials} of {cell.driven.planned} trials")
+    beside += _other_size(cell, usual)
     text = figure.text + ("" if figure.closed else OPEN)
     text += f" {ratio(figure.ratio)}" if figure.ratio is not None else ""
     return f"{text} ({', '.join(beside)})" if beside else text
+
+
+def _other_size(cell: Cell, usual: Cell) -> list[str]:
+    """The size of this cell's answers, if it is not that of its row."""
+    sizes = [one.driven.wire.response_bytes for one in (cell, usual) if one.driven]
+    own, row = sizes if len(sizes) == 2 else (None, None)
+    if not own or not row or max(own, row) <= TOLD_FROM * min(own, row):
+        return []
+    return [amount(own)]
 
 
 def _bytes(cell: Cell) -> str:

@@ -1,12 +1,11 @@
 """The document: which sections a report has, and in which order."""
 
-import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from embbench.findings import Finding
-from embbench.report.blocks import Block, Code, Details, Heading, Listing, Table, Text
+from embbench.report.blocks import Block, Details, Heading, Listing, Text
+from embbench.report.header import header, in_full
 from embbench.report.matrices import Notes, bytes_matrix, legend, matrix
 from embbench.report.model import Report
 from embbench.report.tables import agreement, every_cell, parity
@@ -25,8 +24,7 @@ def document(report: Report) -> tuple[Block, ...]:
     blocks: list[Block] = [
         Heading(2, title(report)),
         Text(state(report)),
-        _header(report),
-        *_command(report),
+        *header(report),
         *matrices,
         Text(legend(report)),
         *notes.listing(),
@@ -39,7 +37,7 @@ def document(report: Report) -> tuple[Block, ...]:
     blocks += [*parity(report.meta), *agreement(report.meta)]
     if not report.published:
         blocks.append(Details("Every cell", (every_cell(report),)))
-    return tuple(blocks)
+    return (*blocks, *in_full(report))
 
 
 def title(report: Report) -> str:
@@ -64,74 +62,6 @@ def state(report: Report) -> str:
     if (status := report.meta.get("status", "complete")) != "complete":
         told += f" This run is {status}: what is not there was not driven."
     return told
-
-
-def _header(report: Report) -> Table:
-    meta = report.meta
-    rows = [
-        ("measured", _measured(report)),
-        ("trials", _trials(meta)),
-        ("host", flat(meta.get("host", {}))),
-        *(("GPU", flat(gpu)) for gpu in meta.get("gpu", ())),
-        ("versions", flat(meta.get("versions", {}))),
-        ("embbench", flat(meta.get("embbench", {}) | _prefixed("git ", meta.get("git", {})))),
-        ("started", str(meta.get("started_at", ""))),
-        *(("source", source) for source in meta.get("sources", ())),
-        *(("A/A pair", f"{a} is {b} under a second name") for a, b in _same(meta)),
-        *(("note", note) for note in meta.get("notes", ())),
-    ]
-    return Table(("", ""), tuple(row for row in rows if row[1]), left=2)
-
-
-def _measured(report: Report) -> str:
-    meta, cells = report.meta, report.cells.values()
-    model = meta.get("model") or meta.get("config", {}).get("model")
-    dimensions = {c.driven.wire.dimension for c in cells if c.driven and c.driven.wire.dimension}
-    dimensions |= {meta["dimension"]} if meta.get("dimension") else set()
-    names = [cell.name for cell in cells]
-    parts = [
-        "/v1/embeddings",
-        f"model {model}" if model else "",
-        f"ISL {_all(name.isl for name in names)}",
-        f"encoding {_all(name.encoding for name in names)}",
-        f"dimension {_all(dimensions)}" if dimensions else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _all(values: Iterable[object]) -> str:
-    return ", ".join(str(value) for value in dict.fromkeys(values))
-
-
-def _trials(meta: Mapping[str, Any]) -> str:
-    config = meta.get("config", {})
-    if "trials" not in config:
-        return ""
-    told = f"{config['trials']} a cell, each from a fresh start, in balanced order"
-    told += f", {config['placement']}" if "placement" in config else ""
-    return told + (f", seed {config['seed']}" if "seed" in config else "")
-
-
-def _same(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, other) for name, other in meta.get("same_as", {}).items() if other]
-
-
-def _prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {prefix + key: value for key, value in values.items()}
-
-
-def flat(values: Mapping[str, Any]) -> str:
-    """Names and values in one line; what is not known is left out, "name" names itself."""
-    return ", ".join(
-        str(value) if name == "name" else f"{name} {value}"
-        for name, value in values.items()
-        if value not in (None, "", [], {})
-    )
-
-
-def _command(report: Report) -> tuple[Block, ...]:
-    argv = report.meta.get("argv")
-    return (Code(shlex.join(argv)),) if argv else ()
 
 
 # --- findings

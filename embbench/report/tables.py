@@ -67,11 +67,16 @@ def _load(driven: Driven | None) -> tuple[str, ...]:
 
 
 def _interval(cell: Cell, time: Time, statistic: str) -> str:
-    """A figure with its 95 % interval; an end that no value of the sample gives is left open."""
+    """A figure with its 95 % interval, or with its two trials, of which no interval says much.
+
+    An end that no value of the sample gives is left open.
+    """
     figure = cell.figures.get((time, statistic))
-    if figure is None:
-        return NOTHING
-    low, high = (figure.of.low_ns, figure.of.high_ns) if figure.of else (None, None)
+    if figure is None or figure.of is None:
+        return figure.text if figure else NOTHING
+    if len(figure.of.trials_ns) == 2:
+        return f"{figure.text} ({' and '.join(map(ms, figure.of.trials_ns))})"
+    low, high = figure.of.low_ns, figure.of.high_ns
     if low is None and high is None:
         return figure.text
     ends = ["…" if end is None else ms(end) for end in (low, high)]

@@ -10,6 +10,9 @@ from embbench.report.matrices import place, place_header
 from embbench.report.model import Report
 from embbench.report.units import NOTHING, CellName, ratio
 
+_TRIALS_FOR_INTERVAL = 3
+"""Student's interval of two trials reaches from nothing to a thousandfold: it tells nothing."""
+
 _LOUD = ("faster", "slower", "not comparable")
 
 
@@ -50,7 +53,7 @@ def table(comparisons: Sequence[Comparison]) -> Table:
 def _ratio(found: Comparison) -> str:
     if found.ratio is None:
         return NOTHING
-    if found.low is None or found.high is None:
+    if found.low is None or found.high is None or min(found.trials) < _TRIALS_FOR_INTERVAL:
         return ratio(found.ratio)
     return f"{ratio(found.ratio)} [{found.low:.2f} to {found.high:.2f}]"
 
