@@ -5,7 +5,7 @@ limit of it. Whatever goes wrong on the way is a `WireError` with a name, like a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -13,7 +13,7 @@ import aiohttp
 import numpy as np
 import orjson
 
-from embbench.checks import Flaw
+from embbench.checks import Flaw, check_content, cosines_of
 from embbench.content import Known
 from embbench.plan import Encoding
 from embbench.targets.endpoint import Endpoint
@@ -164,14 +164,16 @@ async def known_vectors(
     encoding: Encoding,
     dimension: int | None,
     seed: int,
+    cosine_min: float = 0.999,
     singles: int = 8,
     mixed: int = 64,
 ) -> tuple[tuple[Known, ...], tuple[Flaw, ...]]:
     """Ask again, after a trial, for a seeded sample of its texts, to check its vectors against.
 
-    ``singles`` texts are asked one by one, and ``mixed`` others in one request, from many
-    requests and positions, in shuffled order. ``bodies(seq)`` is the body of a measured request.
-    What goes wrong is a warning: the trial's own answers may still be right.
+    ``singles`` texts are asked one by one, and up to ``mixed`` others together, from many requests
+    and positions, in two orders: what both orders agree on is known, and where they do not agree
+    the server mixes its answers up. ``bodies(seq)`` is the body of a measured request. An answer
+    that does not come is only a warning: the trial's own may still be right.
     """
     total = requests * batch
     random = np.random.default_rng(seed)
@@ -179,6 +181,7 @@ async def known_vectors(
     alone, together = np.sort(picks[:singles]), picks[singles : singles + min(mixed, batch)]
     texts = _Texts(bodies, batch)
     known: list[Known] = []
+    flaws: list[Flaw] = []
     try:
         vectors = []
         for place in alone:
@@ -186,15 +189,28 @@ async def known_vectors(
             vectors.append(reply.decode(1, dimension).matrix)
         if vectors:
             known.append(Known(alone // batch, alone % batch, np.concatenate(vectors)))
-        if len(together):
-            reply = await asker.ask([texts.at(int(place)) for place in together], encoding)
-            matrix = reply.decode(len(together), dimension).matrix
+        if len(together) > 1:
+            order = random.permutation(len(together))
+            one, other = [
+                (await asker.ask([texts.at(int(p)) for p in places], encoding))
+                .decode(len(places), dimension)
+                .matrix
+                for places in (together, together[order])
+            ]
+            again = other[np.argsort(order)]
+            agree = cosines_of(one, again) >= cosine_min
             source = "the same text in another batch"
-            known.append(Known(together // batch, together % batch, matrix, source))
+            known.append(
+                Known(together[agree] // batch, together[agree] % batch, one[agree], source)
+            )
+            flaws = [
+                replace(flaw, what=f"asked again after the trial: {flaw.what}", item=None)
+                for flaw in check_content(one, np.arange(len(one)), again, cosine_min, source)
+            ]
     except WireError as error:
         what = f"the texts of the trial could not be asked again: {error}"
-        return tuple(known), (Flaw("content", "warn", what),)
-    return tuple(known), ()
+        flaws.append(Flaw("content", "warn", what))
+    return tuple(known), tuple(flaws)
 
 
 class _Texts:

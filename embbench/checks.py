@@ -119,10 +119,15 @@ def check_norms(matrix: Matrix, expect: Expectation, encoding: Encoding = "float
     what = f"{span}: not normalised ({len(off)} of {len(norms)} vectors)"
     if encoding == "base64" and looks_big_endian(matrix):
         what = f"the values are big-endian float32 on the wire ({what})"
-    elif 2 < float(np.abs(matrix).max()) <= 255 and bool((matrix == np.rint(matrix)).all()):
-        what = f"all values are whole numbers: quantised vectors ({what})"
+    elif _whole_numbers(matrix[off]):
+        what = f"the values are whole numbers: quantised vectors ({what})"
     do = "set 'normalised: false' on the target if it is meant to be so"
     return [Flaw("norm", "fail", what, do, int(off[0]))]
+
+
+def _whole_numbers(rows: Matrix) -> bool:
+    """As int8 or uint8 quantisation gives."""
+    return 2 < float(np.abs(rows).max()) <= 255 and bool((rows == np.rint(rows)).all())
 
 
 def row_keys(matrix: Matrix) -> NDArray[np.uint64]:
@@ -186,6 +191,12 @@ def unit_rows(matrix: Matrix) -> NDArray[np.float64]:
     rows = matrix.astype(np.float64)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms == 0, 1, norms)
+
+
+def cosines_of(a: Matrix, b: Matrix) -> NDArray[np.float64]:
+    """The cosine of each row of ``a`` with the same row of ``b``."""
+    cosines: NDArray[np.float64] = np.einsum("ij,ij->i", unit_rows(a), unit_rows(b))
+    return cosines
 
 
 def check_content(

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embbench.checks import norms_of, unit_rows
+from embbench.checks import cosines_of, norms_of
 from embbench.findings import Finding
 from embbench.wire import Matrix
 
@@ -141,7 +141,7 @@ def _compare(
             else f"not the same work: {len(right)} vectors from {b}, {len(left)} from {a}"
         )
         return Pair(a, b, min(len(left), len(right)), None, None, usage, False, what)
-    cosines = np.einsum("ij,ij->i", unit_rows(left), unit_rows(right))
+    cosines = cosines_of(left, right)
     norms = np.abs(norms_of(left) - norms_of(right))
     lowest, apart = float(cosines.min(initial=1.0)), float(norms.max(initial=0.0))
     reasons = []

@@ -7,6 +7,7 @@ from embbench.checks import (
     check_distinct_rows,
     check_norms,
     check_usage,
+    cosines_of,
     norms_of,
     unit_rows,
 )
@@ -116,8 +117,7 @@ async def check_batch(session: Session) -> None:
         or check_content(second, places[:count], session.alone, least)
         or check_content(first, np.arange(size), second[places], least, "another batch")
     )
-    cosines = unit_rows(first)[:count] * unit_rows(session.alone)
-    lowest = float(cosines.sum(axis=1).min())
+    lowest = float(cosines_of(first[:count], session.alone).min())
     good = f"a text has the same vector alone and among {size} (lowest cosine {lowest:.6f})"
     session.judge("content", flaws, good)
 
