@@ -15,6 +15,7 @@ from pathlib import Path
 
 from embbench.errors import ConfigError
 from embbench.targets.models import cache_folder
+from embbench.targets.ports import LOOPBACK
 
 VARIABLE = "EMBBENCH_SERVER_PYTHON"
 _ASK_TIMEOUT_S = 60.0
@@ -55,6 +56,14 @@ class ServerEnvironment:
         if self.command is not None:
             return (self.command, "serve", model)
         return (self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model)
+
+    def engine_env(self) -> dict[str, str]:
+        """What a vLLM engine gets everywhere: it reports nothing, and listens on loopback only.
+
+        On a CPU its cache takes 1 GiB; by itself it would claim nearly all memory.
+        """
+        env = {"VLLM_HOST_IP": LOOPBACK, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        return env | ({"VLLM_CPU_KVCACHE_SPACE": "1"} if self.cpu_build else {})
 
 
 def server_python(*named: str | None) -> str:

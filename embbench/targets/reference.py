@@ -12,7 +12,7 @@ import embbench
 from embbench.config import ReferenceTarget
 from embbench.errors import ConfigError
 from embbench.reference.options import ServeOptions
-from embbench.targets.environment import server_python
+from embbench.targets.environment import require, server_python
 from embbench.targets.models import GENERATED, MINILM, resolve_model, served_name
 from embbench.targets.ports import LOOPBACK, Ports
 from embbench.targets.processes import ProcessSpec
@@ -30,6 +30,8 @@ def recipe(name: str, config: ReferenceTarget, ports: Ports, context: Context) -
     options = serve_options(name, config, context, python, ports.free())
     package, scratch = _package_path(python)
     env = launch_env(config, pythonpath=str(package))
+    if config.engine == "vllm":
+        env = require(name, "vllm", python, config.pythonpath).engine_env() | env
     if config.cwd is None:  # a module that lies in the working folder shadows none of ours
         env = {"PYTHONSAFEPATH": "1", **env}
     spec = ProcessSpec(

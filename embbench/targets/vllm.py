@@ -81,17 +81,10 @@ def pooling_argv(model_name: str, arguments: Mapping[str, Any]) -> tuple[str, ..
 def server_env(environment: ServerEnvironment, launch: Launch, scratch: Path) -> dict[str, str]:
     """What a server process gets beyond the inherited environment; the config's own wins.
 
-    Nothing is fetched or reported, inner sockets stay on loopback, temporary files go where they
-    are removed afterwards, and a module that lies in the working folder shadows none of theirs.
+    Temporary files go where they are removed afterwards, and a module that lies in the working
+    folder shadows none of theirs.
     """
-    env = {
-        "VLLM_HOST_IP": LOOPBACK,
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "TMPDIR": str(scratch),
-    }
-    if environment.cpu_build:
-        env["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    env = environment.engine_env() | {"TMPDIR": str(scratch)}
     if launch.cwd is None:
         env["PYTHONSAFEPATH"] = "1"
     return env | launch_env(launch)
