@@ -224,6 +224,19 @@ def test_a_target_whose_answers_are_larger_says_so_in_its_cell(tmp_path: Path) -
     assert row[4:] == ["812.8 kB float", "1.00 (1.39 MB)", "1.00 ×1.00", "1.00 ×1.00"]
 
 
+def test_overhead_is_told_in_milliseconds_and_percent(tmp_path: Path) -> None:
+    trials = {
+        ("bare", CLOSED): [samples_of([10.0] * 9), samples_of([20.0] * 9), samples_of([40.0] * 9)],
+        ("shm", CLOSED): [samples_of([11.0] * 9), samples_of([22.0] * 9), samples_of([44.0] * 9)],
+        ("odd", CLOSED): [samples_of([9.0] * 9)] * 2,
+    }
+    found = tables(to_markdown(summarise(write_run(tmp_path, trials))))["Overhead over bare"]
+    assert found[0] == ["batch", "load", "of", "shm", "odd"]
+    shm, odd = found[1][3:]
+    assert shm.startswith("+2.00 ms, +10.0 % [")  # 22 against 20, the geometric means
+    assert odd == "-11.0 ms, -55.0 %"  # 9 against 20; two trials give no interval
+
+
 def test_findings_are_grouped_the_worst_first(tmp_path: Path) -> None:
     notes = [Finding("drift", "info", "no drift", target="bare")]
     many = [
@@ -478,6 +491,8 @@ def test_published_runs_say_that_they_carry_no_verdict() -> None:
         assert "no samples and no trials" in text
         assert "VALID" not in text
         assert "opt-2 + SHM is SHM under a second name" in text
+    over = [row for row in tables(text)["Overhead over bare vLLM"] if row[0] == "15"]
+    assert over[0][2:4] == ["p50", "-1.40 ms, -4.9 %"]  # 26.9 - 28.3, of 28.3
     # at batch 1024, p50, for opt-2: 1 - (604.0 - 542.4) / (631.7 - 542.4) = 0.31
-    gap = [row for row in text.splitlines() if row.startswith("| 1024 | closed, 1 client | p50 |")]
-    assert gap == ["| 1024 | closed, 1 client | p50 | 31 % | 48 % | 66 % |"]
+    gap = [row for row in tables(text)["Gap closed"] if row[0] == "1024"]
+    assert gap[0] == ["1024", "closed, 1 client", "p50", "31 %", "48 %", "66 %"]

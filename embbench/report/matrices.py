@@ -121,7 +121,7 @@ def _usual(cells: tuple[Cell, ...]) -> Cell | None:
 
 
 def _size_class(cell: Cell) -> int | None:
-    """Equal for answers of about one size: some digits more or less are another size hardly."""
+    """Equal for answers that are about as long: to within a few percent."""
     size = cell.driven.wire.response_bytes if cell.driven else None
     return round(20 * math.log(size)) if size else None
 

@@ -8,9 +8,10 @@ from embbench.report.blocks import Block, Details, Heading, Listing, Text
 from embbench.report.header import header, in_full
 from embbench.report.matrices import Notes, bytes_matrix, legend, matrix
 from embbench.report.model import Report
+from embbench.report.overheads import gaps, overheads
 from embbench.report.tables import agreement, every_cell, parity
 from embbench.report.units import count
-from embbench.report.verdicts import gaps, verdicts
+from embbench.report.verdicts import verdicts
 
 _SEVERITY = {"fail": "FAIL", "warn": "warning", "info": "note"}
 
@@ -29,6 +30,7 @@ def document(report: Report) -> tuple[Block, ...]:
         Text(legend(report)),
         *notes.listing(),
         *verdicts(report),
+        *overheads(report),
         *gaps(report),
         *_findings(report),
     ]
