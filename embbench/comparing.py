@@ -22,8 +22,6 @@ from embbench.report import Cell, Report, summarise
 from embbench.rundir import Run
 from embbench.stats import PERCENTILES, Percentile
 
-_ABSENT = "the cell was not driven"
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -169,10 +167,12 @@ def _questions(
     controls: tuple[Cell, Cell] | None = None,
 ) -> Iterator[Question]:
     """One question a percentile, of the response time."""
-    for side, cell in zip(key, (base, candidate), strict=False):
-        if cell.state in ("INVALID", "not run"):
-            why = cell.reason if cell.state == "INVALID" else _ABSENT
-            refused = refused or f"{side} is {cell.state}: {why}"
+    states = [
+        f"{side} is {cell.state}{': ' if cell.reason else ''}{cell.reason}"
+        for side, cell in zip(key, (base, candidate), strict=False)
+        if cell.state in ("INVALID", "not run")
+    ]
+    refused = "; ".join(states) or refused
     for p in PERCENTILES:
         left, right = _of(base, p), _of(candidate, p)
         if left is None or right is None:

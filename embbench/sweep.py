@@ -4,6 +4,7 @@ In: a config and its plan. Out: a run directory, trial by trial; what is measure
 there and nowhere else. It launches and waits; what a number means is for the readers.
 """
 
+import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Protocol
 from embbench.asking import Asker
 from embbench.config import Generator, RunConfig
 from embbench.content import Pair, Sketches, compare_sketches, compare_targets
+from embbench.errors import TargetError
 from embbench.findings import Finding
 from embbench.gate import GatePlan, GateResult, run_gate
 from embbench.inputs import (
@@ -35,6 +37,10 @@ from embbench.targets.parity import Setting, parity_findings, parity_table, read
 from embbench.targets.recipe import Context
 from embbench.trialrun import TrialContext, run_trial
 from embbench.verify import verify_pool
+from embbench.wire import WireError
+
+_DEATH_TOLD_S = 1.0
+"""A server that refuses because it is dying has died by then, which is the better reason."""
 
 
 class Progress(Protocol):
@@ -138,10 +144,17 @@ class _Conductor:
         elif (folder := tokenizer_folder(self.config)) is not None:
             recipe = await recipe_from_tokenizer(folder, self.config.isl, self.config.seed)
         else:
-            async with Asker(endpoint) as asker:
-                recipe = await calibrate(asker.count_tokens, self.config.isl, self.config.seed)
+            recipe = await self._calibrate(endpoint)
         self.writer.update(text_recipe=recipe.to_json())
         return TextSource(recipe, self.config.seed, demands(self.plan))
+
+    async def _calibrate(self, endpoint: Endpoint) -> Recipe:
+        try:
+            async with Asker(endpoint) as asker:
+                return await calibrate(asker.count_tokens, self.config.isl, self.config.seed)
+        except WireError as exc:
+            await asyncio.sleep(_DEATH_TOLD_S)
+            raise TargetError(f"target '{endpoint.target}': calibrating texts: {exc}") from exc
 
     def _context(self, target: str, launch: int) -> Context:
         return Context(
