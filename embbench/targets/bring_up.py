@@ -117,6 +117,7 @@ class _Launch:
             headers=dict(recipe.headers),
             processes=tuple(tree.describe() for tree in self.trees),
             metrics_url=recipe.metrics_url,
+            worker_metrics_urls=recipe.worker_metrics_urls,
             ready_after_s=time.monotonic() - began,
             findings=findings,
             death=self.death,

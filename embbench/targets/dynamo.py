@@ -99,6 +99,7 @@ def recipe(name: str, config: DynamoTarget, ports: Ports, context: Context) -> R
         base_url=f"{origin}/v1",
         model=served_name(model_name),
         metrics_url=f"{origin}/metrics",
+        worker_metrics_urls=tuple(f"http://{LOOPBACK}:{p}/metrics" for p in specs[1].ports),
         scratch=(scratch,),
     )
 

@@ -53,6 +53,8 @@ class Endpoint:
     processes: tuple[Process, ...] = ()
     """Empty for an external server."""
     metrics_url: str | None = None
+    worker_metrics_urls: tuple[str, ...] = ()
+    """Counters of workers that do not show in ``metrics_url``, a page each."""
     ready_after_s: float = 0.0
     findings: tuple[Finding, ...] = ()
     """What was odd during bring-up, such as a listener that is not on loopback."""

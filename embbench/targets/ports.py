@@ -63,7 +63,7 @@ def describe_pid(pid: int | None) -> str:
         return "a process that this user may not see"
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        command = " ".join(process.cmdline()) or process.name()
+        command = " ".join(process.cmdline()).strip() or process.name()
         return f"pid {pid}: {command[:120]}"
     return f"pid {pid}, gone meanwhile"
 

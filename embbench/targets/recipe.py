@@ -40,6 +40,7 @@ class Recipe:
     """None: the first model that the server lists."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     metrics_url: str | None = None
+    worker_metrics_urls: tuple[str, ...] = ()
     scratch: tuple[Path, ...] = ()
     """Folders made for this launch, removed when it is over."""
 
