@@ -77,11 +77,11 @@ class Arena:
         """
         if self._memory is None:
             return
-        want = min(self.size, self._top + slots * (self.slot_bytes + 64))
+        want = min(self.size, self._top + slots * (self.slot_bytes + 64) + _PAGE & ~(_PAGE - 1))
         at = max(self._touched, self._top & ~(_PAGE - 1))
         until = time.monotonic() + deadline_s
         while at < want and time.monotonic() < until:
-            step = min(64 << 20, self.size - at)
+            step = min(64 << 20, want - at)
             try:
                 self._memory.madvise(_POPULATE_WRITE, at, step)
             except (OSError, ValueError):

@@ -22,6 +22,9 @@ CEILING_SHARE = 0.7
 STALLED_SHARE = 0.01
 """Stalls that add up to more of a trial than this are worth a warning."""
 
+LAG_REQUESTS = 100
+"""The fewest requests of which the p99 of the send lag is not simply the latest one."""
+
 _LAG_LIMIT_NS = 1_000_000
 _LAG_LIMIT_SHARE = 0.05
 
@@ -57,9 +60,12 @@ def health_findings(
     response_p50_ns: float | None = None,
     send_lag_p99_limit_ns: int | None = None,
     exhausted: int = 0,
+    requests: int = LAG_REQUESTS,
 ) -> list[Finding]:
     """What was wrong with the load of one trial; ``fail`` means that it is INVALID.
 
+    With fewer than `LAG_REQUESTS` ``requests`` the p99 of the send lag is one request's, and one
+    late request is a warning; it still fails if the median is late.
     ``exhausted`` counts the samples named ``client-exhausted``. With an in-flight cap the wait
     for a place is in the send lag and may hold the rate down: both are told, neither fails.
     """
@@ -74,7 +80,10 @@ def health_findings(
             )
         )
     if isinstance(load, OpenLoop):
-        found += _open_loop_findings(load, health, response_p50_ns, send_lag_p99_limit_ns)
+        limit_ns = send_lag_p99_limit_ns or send_lag_limit_ns(response_p50_ns)
+        found += _rate_findings(load, health)
+        if load.max_in_flight is None:
+            found += _lag_findings(health, limit_ns, carried=requests >= LAG_REQUESTS)
     elif health.burst_in_statistics:
         found.append(
             Finding(
@@ -88,9 +97,7 @@ def health_findings(
     return [place.put(finding) for finding in found]
 
 
-def _open_loop_findings(
-    load: OpenLoop, health: LoadHealth, response_p50_ns: float | None, limit_ns: int | None
-) -> list[Finding]:
+def _rate_findings(load: OpenLoop, health: LoadHealth) -> list[Finding]:
     found = []
     capped = load.max_in_flight is not None
     if health.planned_rps:
@@ -109,18 +116,21 @@ def _open_loop_findings(
                     "away from the server, or lower the rate",
                 )
             )
-    limit_ns = limit_ns if limit_ns is not None else send_lag_limit_ns(response_p50_ns)
-    if not capped and health.send_lag_p99_ns > limit_ns:
-        found.append(
-            Finding(
-                "send-lag",
-                "fail",
-                f"requests left late: p99 {health.send_lag_p99_ns / 1e6:.2f} ms after their "
-                f"intended start, limit {limit_ns / 1e6:.2f} ms",
-                "pin the load processes to cores of their own (--pin), or lower the rate",
-            )
-        )
     return found
+
+
+def _lag_findings(health: LoadHealth, limit_ns: int, *, carried: bool) -> list[Finding]:
+    if health.send_lag_p99_ns <= limit_ns:
+        return []
+    return [
+        Finding(
+            "send-lag",
+            "fail" if carried or health.send_lag_p50_ns > limit_ns else "warn",
+            f"requests left late: p99 {health.send_lag_p99_ns / 1e6:.2f} ms after their "
+            f"intended start, limit {limit_ns / 1e6:.2f} ms",
+            "pin the load processes to cores of their own (--pin), or lower the rate",
+        )
+    ]
 
 
 def _stall_findings(health: LoadHealth) -> list[Finding]:
