@@ -171,6 +171,9 @@ async def test_a_target_that_answers_nothing_is_known_by_what_was_asked() -> Non
     token = await read_settings(up, ReferenceTarget(pooling="token", hop="shm"), CONTEXT)
     assert (token["pooling"].shown, token["normalised"].shown) == ("token", "off")
     assert token["hop"].shown == "shm"
+    assert token["engine"].shown == "numpy"
+    real = await read_settings(up, ReferenceTarget(engine="vllm"), CONTEXT)
+    assert "engine" not in real, "vLLM tells its version where it is up"
     assert await read_settings(up, ExternalTarget(url=up.base_url), CONTEXT) == {}
 
 

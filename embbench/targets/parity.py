@@ -177,7 +177,9 @@ def asked_settings(target: str, config: TargetConfig, context: Context) -> dict[
                 "frontend" if config.embedding_frontend_tokenization else "engine"
             )
         case ReferenceTarget():
-            asked |= {"engine": config.engine, "API processes": "1", "tokenization": "engine"}
+            asked |= {"API processes": "1", "tokenization": "engine"}
+            if config.engine != "vllm":  # its log tells the version instead
+                asked["engine"] = config.engine
             if config.pooling == "token":
                 asked |= {"pooling": "token", "normalised": "off"}
             asked["worker processes"] = str(config.processes - 1)
