@@ -68,7 +68,7 @@ def vectors_of(texts: list[tuple[int, ...]], dimension: int) -> Matrix:
     return _vectors_of(tuple(texts), dimension)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=48)
 def _vectors_of(texts: tuple[tuple[int, ...], ...], dimension: int) -> Matrix:
     hashed = b"".join(hashlib.shake_128(repr(ids).encode()).digest(LATENT) for ids in texts)
     latent = np.frombuffer(hashed, np.uint8).reshape(len(texts), LATENT) - 127.5

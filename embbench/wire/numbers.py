@@ -98,9 +98,12 @@ def _other_dtype(raw: bytes, dimension: int) -> str | None:
         return "float64"
     if len(raw) != 2 * dimension:
         return None
-    with np.errstate(all="ignore"):
-        norm = float(np.linalg.norm(np.frombuffer(raw, "<f4").astype(np.float64)))
-    return None if abs(norm - 1) < 0.05 else "float16 or bfloat16"  # None: half the dimension
+    if len(raw) % 4 == 0:
+        with np.errstate(all="ignore"):
+            norm = float(np.linalg.norm(np.frombuffer(raw, "<f4").astype(np.float64)))
+        if abs(norm - 1) < 0.05:
+            return None  # float32, of half the dimension
+    return "float16 or bfloat16"
 
 
 def _bad_base64(text: str, item: int) -> str:
