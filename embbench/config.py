@@ -199,7 +199,7 @@ class RunConfig(Schema):
     encoding: Annotated[list[Encoding], Listed, Field(min_length=1)] = ["float"]
     loads: Annotated[list[Load], Field(min_length=1)] = [
         Load(rate_rps=10, max_batch=64),
-        Load(concurrency=1, min_batch=65, requests=5, warmup=1),
+        Load(concurrency=1, min_batch=65, requests=5, warmup=2),
     ]
     trials: PositiveInt = 3
     placement: Placement = "exclusive"

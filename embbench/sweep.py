@@ -27,8 +27,10 @@ from embbench.inputs import (
     open_tokenizer,
     recipe_from_tokenizer,
 )
+from embbench.load.calibrate import Calibration
+from embbench.load.calibrate import calibrate as calibrate_client
 from embbench.load.processes import LoadProcesses
-from embbench.plan import Episode, Plan, Trial, Work
+from embbench.plan import ClosedLoop, Episode, Plan, Trial, Work
 from embbench.rundir import Run, RunWriter, is_driven
 from embbench.targets.bring_up import bring_up
 from embbench.targets.endpoint import Endpoint, while_alive
@@ -70,7 +72,9 @@ async def run_sweep(
             LoadProcesses(generator.processes, generator.client, _cores(generator))
         )
         pool = stack.enter_context(verify_pool(config.checks.processes))
-        conductor = _Conductor(config, plan, writer, progress, TrialContext(config, load, pool))
+        calibration = await _calibration(config, plan, load, writer, progress)
+        context = TrialContext(config, load, pool, calibration)
+        conductor = _Conductor(config, plan, writer, progress, context)
         for launch, episode in enumerate(plan.episodes):
             todo = [t for t in episode.trials if run is None or not is_driven(run, t)]
             for _ in range(len(episode.trials) - len(todo)):
@@ -215,6 +219,27 @@ class _Conductor:
             cell=trial.work.slug,
             trial=trial.index,
         )
+
+
+async def _calibration(
+    config: RunConfig, plan: Plan, load: LoadProcesses, writer: RunWriter, progress: Progress
+) -> Calibration | None:
+    """The client's own floor at the points of this run, measured once and kept in run.json."""
+    if not config.generator.calibrate:
+        return None
+    if (stored := writer.meta.get("calibration")) is not None:
+        return Calibration.from_json(stored)
+    progress.step("calibrating the client against a server that answers at once")
+    points = [
+        (work.batch, work.encoding, clients)
+        for work in plan.work
+        for clients in {1, work.load.concurrency if isinstance(work.load, ClosedLoop) else 8}
+    ]
+    calibration = await calibrate_client(
+        load, points, isl=max(config.isl), dimension=config.checks.dimensions or 1024
+    )
+    writer.update(calibration=calibration.to_json())
+    return calibration
 
 
 def tokenizer_folder(config: RunConfig) -> Path | None:

@@ -26,7 +26,9 @@ from embbench.findings import Finding
 from embbench.gate import GateResult
 from embbench.inputs import TextSource, request_bodies
 from embbench.load.arrivals import intended_offsets_ns
+from embbench.load.calibrate import Calibration
 from embbench.load.job import TrialJob, TrialResult
+from embbench.load.limits import Place, floor_findings, health_findings
 from embbench.load.processes import LoadProcesses
 from embbench.plan import OpenLoop, Trial
 from embbench.rundir import TrialRecord
@@ -42,6 +44,7 @@ class TrialContext:
     config: RunConfig
     load: LoadProcesses
     pool: ProcessPoolExecutor
+    calibration: Calibration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ async def run_trial(
             *verification.findings,
             *(replace(f.finding(trial.target), cell=work.slug, trial=trial.index) for f in flaws),
             *_failures(trial, samples, config),
+            *_client_findings(trial, samples, result, context),
         ),
         sketches=verification.sketches,
     )
@@ -196,6 +200,39 @@ def _failures(trial: Trial, samples: Samples, config: RunConfig) -> list[Finding
             trial=trial.index,
         )
     ]
+
+
+def _client_findings(
+    trial: Trial, samples: Samples, result: TrialResult, context: TrialContext
+) -> list[Finding]:
+    """Whether the client was the limit."""
+    measured = samples.measured
+    ok, health = measured.ok, result.health
+    if not len(ok):
+        return []
+    place = Place(trial.target, trial.work.slug, trial.index)
+    limit_ms = context.config.generator.send_lag_p99_limit_ms
+    found = health_findings(
+        place,
+        trial.work.load,
+        health,
+        response_p50_ns=float(np.median(ok.response_time_ns)),
+        send_lag_p99_limit_ns=None if limit_ms is None else int(limit_ms * 1e6),
+        exhausted=measured.error_counts().get("client-exhausted", 0),
+        requests=len(measured),
+    )
+    if context.calibration is not None:
+        service_p50_ns = float(np.median(ok.service_time_ns))
+        rate_rps = len(ok) / health.wall_s if health.wall_s else 0.0
+        found += floor_findings(
+            place,
+            trial.work,
+            context.calibration,
+            p50_ns=service_p50_ns,
+            rate_rps=rate_rps,
+            in_flight=max(1, round(rate_rps * service_p50_ns / 1e9)),
+        )
+    return found
 
 
 def _record(

@@ -58,6 +58,7 @@ class Script:
     cached_delay_s: float = 0.001
     # failures
     error_share: float = 0.0
+    error_from: int = 0  # ... of the requests from this one on
     error_code: int = 503
     error_delay_s: float = 0.0
     hang_request: int | None = None  # never answered
@@ -103,6 +104,8 @@ class Entry:
     sent_ns: int = 0  # last byte handed to the transport
     status: int = 0
     tokens: int = 0
+    texts: int = 0  # a hash of all its texts
+    repeated: int = 0  # texts that had been sent before
     in_flight: int = 0  # this one included, at arrival
     request_bytes: int = 0
     response_bytes: int = 0
@@ -243,7 +246,9 @@ class ScriptedServer:
             await _sleep_until(entry.received_ns + int(knobs.error_delay_s * 1e9))
             return await self._send(request, entry, refusal.status, *_error(refusal))
         cached = all(tokens in self._seen_texts for tokens in texts)
-        counts.repeated_texts += sum(tokens in self._seen_texts for tokens in texts)
+        entry.texts = zlib.crc32(repr(texts).encode())
+        entry.repeated = sum(tokens in self._seen_texts for tokens in texts)
+        counts.repeated_texts += entry.repeated
         self._seen_texts.update(texts)
         status, body, headers = self._body(asked, texts, entry)
         if knobs.serial:
@@ -262,7 +267,7 @@ class ScriptedServer:
             raise RefusalError(404 if age_s < knobs.ready_after_s / 2 else 500, "model not loaded")
         if knobs.body_limit_bytes is not None and len(raw) > knobs.body_limit_bytes:
             raise RefusalError(413, "length limit exceeded")
-        share = knobs.error_share  # spread evenly, and exact
+        share = knobs.error_share if number >= knobs.error_from else 0  # spread evenly, and exact
         if int((number + 1) * share + 1e-9) > int(number * share + 1e-9):
             raise RefusalError(knobs.error_code, f"scripted error {knobs.error_code}")
 
