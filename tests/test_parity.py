@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from embbench.config import DynamoTarget, ExternalTarget, ReferenceTarget, VllmTarget
-from embbench.targets.counters import Counters, counter_findings, metrics_urls, read_counters
+from embbench.targets.counters import Counters, counter_findings, read_counters
 from embbench.targets.endpoint import Endpoint, Process
 from embbench.targets.parity import (
     Setting,
@@ -175,21 +175,6 @@ async def test_a_target_that_answers_nothing_is_known_by_what_was_asked() -> Non
     real = await read_settings(up, ReferenceTarget(engine="vllm"), CONTEXT)
     assert "engine" not in real, "vLLM tells its version where it is up"
     assert await read_settings(up, ExternalTarget(url=up.base_url), CONTEXT) == {}
-
-
-def test_each_worker_of_dynamo_has_a_metrics_page() -> None:
-    argv = ("python", "--embedding-worker-processes", "2")
-    worker = Process("worker", 2, argv, {"DYN_SYSTEM_PORT": "20000"}, Path())
-    frontend = Process("frontend", 1, ("python",), {"DYN_SYSTEM_PORT": "-1"}, Path())
-    up = Endpoint(
-        target="t",
-        base_url="",
-        model="m",
-        processes=(frontend, worker),
-        metrics_url="http://127.0.0.1:9/metrics",
-    )
-    ports = [url.split(":")[2] for url in metrics_urls(up)]
-    assert ports == ["9/metrics", "20000/metrics", "20001/metrics"]
 
 
 def test_a_worker_that_idled_is_found_and_a_single_one_is_not() -> None:

@@ -1,7 +1,6 @@
-"""Telemetry against processes of known appetite, counters against pages of real servers."""
+"""Telemetry against processes of known appetite."""
 
 import asyncio
-import dataclasses
 import os
 import sys
 import time
@@ -9,16 +8,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scripted_server import scripted_process
 
-from embbench.counters import Counted, count, counter_findings, parse_metrics, read_counters
 from embbench.errors import RunError
 from embbench.gpu import throttle_reasons, visible_index, wait_memory_back
-from embbench.sampling import Sampler
 from embbench.targets.endpoint import Endpoint, Process
 from embbench.targets.processes import ProcessSpec, ProcessTree
 from embbench.telemetry import (
     Reading,
+    Sampler,
     read_telemetry,
     telemetry_findings,
     usage,
@@ -140,96 +137,6 @@ def test_a_busy_neighbour_stolen_time_and_a_hot_gpu_are_told() -> None:
     assert (slowed.severity, slowed.target, slowed.cell, slowed.trial) == ("warn", "bare", "b1", 2)
 
 
-VLLM_PAGE = """
-# HELP vllm:prefix_cache_hits_total Prefix cache hits, in terms of number of cached tokens.
-# TYPE vllm:prefix_cache_hits_total counter
-vllm:prefix_cache_queries_total{engine="0",model_name="m"} %(queries)s
-vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.7960197018263135e+09
-vllm:prefix_cache_hits_total{engine="0",model_name="m"} %(hits)s
-vllm:external_prefix_cache_hits_total{engine="0",model_name="m"} 77.0
-vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} %(engine0)s
-vllm:request_success_total{engine="1",finished_reason="stop",model_name="m"} %(engine1)s
-vllm:cache_config_info{block_size="128",note="a { b } \\" c",engine="0"} 1.0
-http_requests_total{handler="/v1/models",method="GET",status="2xx"} 5.0
-http_requests_total{handler="/v1/embeddings",method="POST",status="2xx"} %(served)s
-http_request_duration_seconds_bucket{le="+Inf"} NaN
-"""
-DYNAMO_FRONTEND = """
-dynamo_frontend_requests_started_total{endpoint="embeddings",model="m",request_type="unary"} 99
-dynamo_frontend_requests_total{endpoint="embeddings",error_type="",model="m",status="success"} %s
-"""
-DYNAMO_WORKER = """
-dynamo_component_inflight_requests{dynamo_endpoint="generate",worker_id="%s"} 0
-dynamo_component_requests_total{dynamo_endpoint="generate",worker_id="%s"} %d
-"""
-URL = "http://127.0.0.1:1/metrics"
-
-
-def vllm(**values: float) -> dict[str, dict[str, float]]:
-    page = {"queries": 0.0, "hits": 0.0, "engine0": 0.0, "engine1": 0.0, "served": 0.0, **values}
-    return {URL: parse_metrics(VLLM_PAGE % page)}
-
-
-def test_counters_of_vllm() -> None:
-    before = vllm(queries=100, hits=10, engine0=5, engine1=5, served=3)
-    after = vllm(queries=1300, hits=330, engine0=105, engine1=5, served=23)
-    counted = count(before, after)
-    assert counted == Counted(
-        served=20, work_by_worker={"0": 100, "1": 0}, prefix_hits=320, prefix_queries=1200
-    )
-    found = {f.check: f for f in counter_findings(counted, sent=20, target="bare")}
-    assert found.keys() == {"idle-worker", "prefix-cache"}
-    assert found["idle-worker"].severity == "fail"
-    assert "320 of 1,200 tokens" in found["prefix-cache"].what
-
-
-def test_counters_of_dynamo_with_an_idle_worker() -> None:
-    def pages(served: int, first: int, second: int) -> dict[str, dict[str, float]]:
-        return {
-            "http://127.0.0.1:1/metrics": parse_metrics(DYNAMO_FRONTEND % served),
-            "http://127.0.0.1:2/metrics": parse_metrics(DYNAMO_WORKER % ("aa", "aa", first)),
-            "http://127.0.0.1:3/metrics": parse_metrics(DYNAMO_WORKER % ("bb", "bb", second)),
-        }
-
-    counted = count(pages(5, 3, 2), pages(25, 23, 2))
-    assert counted.served == 20
-    assert counted.work_by_worker == {"127.0.0.1:2 aa": 20, "127.0.0.1:3 bb": 0}
-    (idle,) = counter_findings(counted, sent=20, target="dynamo")
-    assert idle.severity == "fail"
-    assert "1 of 2 workers served nothing" in idle.what
-    assert "127.0.0.1:3 bb" in idle.what
-
-    few = count(pages(5, 3, 2), pages(7, 5, 2))
-    assert [f.severity for f in counter_findings(few, sent=2, target="dynamo")] == ["warn"]
-    even = count(pages(5, 3, 2), pages(25, 13, 12))
-    assert counter_findings(even, sent=20, target="dynamo") == []
-
-
-def test_a_restart_and_foreign_requests_are_told() -> None:
-    counted = count(vllm(served=50, engine0=50, engine1=9), vllm(served=7, engine0=7, engine1=9))
-    assert counted.restarted
-    assert counter_findings(counted, sent=60, target="x")[0].check == "server-restarted"
-    counted = count(vllm(served=5), vllm(served=30))
-    (foreign,) = counter_findings(counted, sent=20, target="x")
-    assert foreign.check == "foreign-requests"
-
-
-def test_a_server_that_counts_nothing_is_fine() -> None:
-    assert count({}, {}) == Counted()
-    assert counter_findings(Counted(), sent=20, target="x") == []
-    assert parse_metrics("<html>404</html>\n\nname\nname x y\n") == {}
-
-
-async def test_a_page_that_is_missing_or_slow_is_left_out() -> None:
-    with scripted_process() as server:
-        urls = (f"http://127.0.0.1:{server.port}/no-such-page", "http://127.0.0.1:9/metrics")
-        endpoint = Endpoint(
-            "x", server.url, "m", metrics_url=urls[0], worker_metrics_urls=(urls[1],)
-        )
-        assert await read_counters(endpoint) == {}
-        assert await read_counters(dataclasses.replace(endpoint, metrics_url=None)) == {}
-
-
 @pytest.mark.parametrize(
     ("visible", "index", "position"),
     [
@@ -271,7 +178,7 @@ async def test_memory_that_comes_back_is_waited_for_and_memory_that_does_not_is_
 
 
 def test_the_interpreter_counts_its_own_ticks() -> None:
-    from embbench.sampling import _process
+    from embbench.telemetry.sampler import _process
 
     told = _process(os.getpid())
     assert told is not None

@@ -1,6 +1,6 @@
 """Read CPU, memory and GPUs about once a second while a trial runs.
 
-In: the process trees of the targets, the pids of the load processes. Out: `telemetry.Reading`s.
+In: the process trees of the targets, the pids of the load processes. Out: `Reading`s.
 Runs in embbench's own process, which idles during a trial; a reading costs about a millisecond.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, Self
 from embbench.gpu import read_gpus
 from embbench.targets.endpoint import Endpoint
 from embbench.targets.supervisor import descendants
-from embbench.telemetry import Kind, Reading
+from embbench.telemetry.readings import Kind, Reading
 
 INTERVAL_S: Final = 1.0
 _RESCAN_EVERY: Final = 10

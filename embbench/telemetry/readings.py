@@ -1,6 +1,6 @@
 """The telemetry record and its files: what the machine did while a trial ran.
 
-In: readings, about one a second and subject, as `sampling.Sampler` took them. Out: one Parquet file
+In: readings, about one a second and subject, as `Sampler` took them. Out: one Parquet file
 a trial, a summary a subject, and findings about machines that were not quiet or not at full speed.
 """
 
