@@ -130,7 +130,7 @@ def test_a_long_text_is_quoted_by_its_beginning() -> None:
 
 @pytest.mark.parametrize("limit", [markdown.LIMIT, 20_000, 3_000, 300])
 def test_a_comment_fits_whatever_the_run_holds(tmp_path: Path, limit: int) -> None:
-    cells = [f"b{batch}-isl80-float-closed1" for batch in range(1, 41)]
+    cells = [f"b{batch}-isl80-float-closed1" for batch in range(1, 31)]
     targets = [f"target-{i}" for i in range(6)]
     one = samples_of([1.0] * 3)
     trials = {(target, cell): [one] for cell in cells for target in targets}
@@ -144,7 +144,7 @@ def test_a_comment_fits_whatever_the_run_holds(tmp_path: Path, limit: int) -> No
     assert text.count("<details>") == text.count("</details>")
     if limit >= 3_000:
         assert "### p50, ms" in text
-        assert "Left out, to fit into one comment: Every cell" in text
+        assert re.search(r"Left out, to fit into one comment: .*Every cell", text)
         assert "more lines are left out here" in text
     PARSER.parse(text)
 
