@@ -45,6 +45,7 @@ def test_tokens_are_hashes_of_words_and_marks_and_one_end(text: str, pieces: lis
     assert WordTokenizer(999).encode(text) == [*map(expected, pieces), END]
 
 
+@settings(deadline=None)
 @given(st.lists(SENTENCES, min_size=1, max_size=6))
 def test_batch_mates_do_not_change_a_bit(texts: list[str]) -> None:
     together = MODEL.embed(texts, None)
@@ -52,6 +53,7 @@ def test_batch_mates_do_not_change_a_bit(texts: list[str]) -> None:
         assert np.array_equal(vector(text), np.asarray(row))
 
 
+@settings(deadline=None)
 @given(SENTENCES, SENTENCES)
 def test_other_texts_give_other_vectors(one: str, other: str) -> None:
     assert (one.split() == other.split()) == np.array_equal(vector(one), vector(other))
@@ -70,7 +72,7 @@ def test_word_order_and_the_first_of_many_words_show() -> None:
     assert np.abs(vector(" ".join(["other", *words[1:]])) - base).max() > 1e-6
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, VOCABULARY - 1), min_size=2, max_size=300), st.data())
 def test_a_state_depends_on_nothing_after_it(ids: list[int], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(ids)))

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, assert_never
 
 from vllm import PoolingParams
@@ -20,7 +21,7 @@ from vllm.inputs import TokensPrompt
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from embbench.errors import ConfigError
+from embbench.errors import ConfigError, EmbbenchError
 from embbench.reference.api import Input, RequestError
 from embbench.reference.engine import Embedded, EngineFacts, check_ids, check_length, delay_s
 from embbench.reference.options import ServeOptions
@@ -40,7 +41,12 @@ class VllmEngine:
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
-        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(options)))
+        arguments = engine_arguments(options)
+        try:
+            self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        except Exception as error:  # of any kind: of a model, an argument, a device
+            why = str(error).strip().partition("\n")[0]
+            raise EmbbenchError(f"vLLM did not start with model {options.model}: {why}") from error
         config = self._llm.model_config
         self._vocabulary = config.get_vocab_size()
         self._numbers = itertools.count()
@@ -115,6 +121,8 @@ def engine_arguments(options: ServeOptions) -> Mapping[str, Any]:
     """Arguments of AsyncEngineArgs; ``--engine-args`` has the last word. Raises ConfigError."""
     if options.model is None:
         raise ConfigError("model: the vllm engine needs one, a folder or a hub name")
+    if options.model.startswith(("/", ".", "~")) and not Path(options.model).is_dir():
+        raise ConfigError(f"model: {options.model}: no such folder")
     arguments: dict[str, Any] = {
         "model": options.model,
         "runner": "pooling",

@@ -143,7 +143,7 @@ class WorkerBackend:
         """The connection is over: see the process off, remove what it left, fail who waits."""
         self._ending = True
         await self._link.close()
-        status = await _end(self._worker, grace_s=2.0)
+        status = await _end(self._worker, self._options.shutdown_s)
         left = segments.remove_all(self._folder, self._prefix)
         text = f"the worker (pid {self._worker.pid}) {status}{reason}"
         if left:
@@ -170,7 +170,8 @@ class WorkerBackend:
     async def close(self) -> str:
         """End the worker by closing the connection, by force if it does not obey; say how."""
         await self._link.close()
-        status = await _end(self._worker, grace_s=self._options.shutdown_s)
+        status = await _end(self._worker, self._options.shutdown_s)
+        await _end_group(self._worker.pid)
         if self._reader is not None:
             await self._reader
         segments.remove_all(self._folder, self._prefix)
@@ -255,22 +256,21 @@ def _connected_pair() -> tuple[socket.socket, socket.socket]:
 
 
 async def _end(process: Process, grace_s: float) -> str:
-    """Wait for a worker that should end, kill it if it does not, and say how it went.
-
-    What its engine started goes with it: the worker is the head of a process group.
-    """
+    """Wait for a process that should end, kill it if it does not, and say how it went."""
     try:
         code = await asyncio.wait_for(process.wait(), grace_s)
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()
         code = await process.wait()
-    await _end_group(process.pid)
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 async def _end_group(head: int) -> None:
-    """End what a dead worker's engine left; asked first, so that it can remove its own segments."""
+    """End what a dead worker's engine left in its process group.
+
+    It is asked before it is forced, so that it can remove shared memory of its own.
+    """
     with suppress(ProcessLookupError):
         os.killpg(head, signal.SIGTERM)
         for _ in range(100):

@@ -4,10 +4,11 @@ In: options. Out: a `LoadedModel` on its device, with what turns texts into its 
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, Qwen3Config
@@ -45,13 +46,16 @@ SHAPES: dict[str, dict[str, int]] = {
 _MAX_TOKENS = 32_768
 
 
+Encoder: TypeAlias = Callable[[Sequence[str]], list[list[int]]]
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A network that is ready, and what the engine must know of it."""
 
     name: str
     network: Any
-    encode: Callable[[Sequence[str]], list[list[int]]]
+    encode: Encoder
     pool: Pool
     causal: bool
     device: torch.device
@@ -67,12 +71,11 @@ def load_model(options: ServeOptions) -> LoadedModel:
     folder = Path(name)
     if name in SHAPES:
         config = Qwen3Config(max_position_embeddings=_MAX_TOKENS, **SHAPES[name])
-        words = WordTokenizer(config.vocab_size)
-        encode = lambda texts: [words.encode(text) for text in texts]  # noqa: E731
+        encode = _word_encoder(config.vocab_size)
     elif (folder / "config.json").is_file():
-        config = AutoConfig.from_pretrained(name, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
-        encode = lambda texts: tokenizer(list(texts))["input_ids"]  # noqa: E731
+        with _one_line_errors(name):
+            config = AutoConfig.from_pretrained(name, local_files_only=True)
+            encode = _folder_encoder(name)
     else:
         raise ConfigError(
             f"model: {name} is neither a folder with a config.json nor one of {', '.join(SHAPES)}"
@@ -80,7 +83,7 @@ def load_model(options: ServeOptions) -> LoadedModel:
     causal = config.model_type == "qwen3"
     if causal and set(config.layer_types) != {"full_attention"}:
         raise ConfigError(f"model: {name} has sliding-window layers, which are not supported")
-    device = torch.device(options.device)
+    device = _device(options.device)
     return LoadedModel(
         name=name,
         network=_network(name, config, causal, device, options),
@@ -94,6 +97,35 @@ def load_model(options: ServeOptions) -> LoadedModel:
     )
 
 
+@contextmanager
+def _one_line_errors(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(f"model: {name} cannot be loaded: {reason}") from None
+
+
+def _word_encoder(vocabulary: int) -> Encoder:
+    words = WordTokenizer(vocabulary)
+    return lambda texts: [words.encode(text) for text in texts]
+
+
+def _folder_encoder(name: str) -> Encoder:
+    tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
+    return lambda texts: tokenizer(list(texts))["input_ids"]
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"device: {name} cannot be used: {reason}") from None
+    return device
+
+
 def _network(
     name: str, config: Any, causal: bool, device: torch.device, options: ServeOptions
 ) -> Any:
@@ -102,10 +134,8 @@ def _network(
         "attn_implementation": ATTENTION if causal else "sdpa",
     }
     if name not in SHAPES and options.load_format == "auto":
-        try:
+        with _one_line_errors(name):
             network = AutoModel.from_pretrained(name, local_files_only=True, **how)
-        except OSError as error:
-            raise ConfigError(f"model: {name} cannot be loaded: {error}") from None
         return network.to(device).eval()
     if not causal:
         raise ConfigError(f"model: {name} is no Qwen3 model; random weights are made for those")
