@@ -54,7 +54,7 @@ def host_metadata() -> dict[str, Any]:
         "smt": read_text(_CPU / "smt/active"),
         "governor": governor(),
         "turbo": turbo(),
-        "virtual_machine": _is_virtual(),
+        "virtual_machine": is_virtual(),
         "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
         "clock_source": read_text(
             "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -238,6 +238,6 @@ def _os_name() -> str | None:
     return match[1] if match else sys.platform
 
 
-def _is_virtual() -> bool:
+def is_virtual() -> bool:
     flags = re.search(r"^flags\s*:(.*)$", read_text("/proc/cpuinfo") or "", re.MULTILINE)
     return flags is not None and "hypervisor" in flags[1].split()

@@ -173,6 +173,18 @@ async def test_signals_reach_what_is_started_with_their_default_actions(tmp_path
     assert log_tail(tree.log) == "True True True"
 
 
+async def test_a_tree_is_held_to_its_cpus(tmp_path: Path) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    code = "import os; print(os.sched_getaffinity(0))"
+    spec = ProcessSpec("server", python(code))
+    tree = await ProcessTree.start(spec, tmp_path / "log", cpus=[cpu])
+    await asyncio.wait_for(tree.death, LONG_S)
+    await tree.stop()
+    assert log_tail(tree.log) == str({cpu})
+    with pytest.raises(TargetError, match="cannot be started"):
+        await ProcessTree.start(spec, tmp_path / "log2", cpus=[100_000])
+
+
 async def test_what_cannot_be_started_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"cannot be started: .*no/such/program"):
         await ProcessTree.start(ProcessSpec("server", ("/no/such/program",)), tmp_path / "a.log")

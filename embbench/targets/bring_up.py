@@ -101,7 +101,7 @@ class _Launch:
             self.context.on_progress(f"{self.name}: starting {spec.role}")
             log = _new_log(self.context.log_dir, f"{self.name}-{spec.role}")
             try:
-                tree = await ProcessTree.start(spec, log, recipe.scratch)
+                tree = await ProcessTree.start(spec, log, recipe.scratch, self.context.cpus)
             except TargetError as exc:
                 raise TargetError(f"target '{self.name}': {exc}") from exc
             self.trees.append(tree)

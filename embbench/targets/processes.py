@@ -78,11 +78,16 @@ class ProcessTree:
 
     @classmethod
     async def start(
-        cls, spec: ProcessSpec, log: Path, scratch: Sequence[Path] = ()
+        cls,
+        spec: ProcessSpec,
+        log: Path,
+        scratch: Sequence[Path] = (),
+        cpus: Sequence[int] | None = None,
     ) -> "ProcessTree":
         """Start ``spec`` with its output in ``log``, which must not exist yet.
 
-        ``scratch`` are folders that go with the tree if embbench cannot remove them itself.
+        ``scratch`` are folders that go with the tree if embbench cannot remove them itself;
+        ``cpus`` are those that its processes are held to.
         Raises `TargetError` if the program cannot be started at all.
         """
         tag = uuid.uuid4().hex[:12]
@@ -102,6 +107,7 @@ class ProcessTree:
             "cwd": spec.cwd,
             "grace_s": spec.stop_grace_s,
             "conductor": os.getpid(),
+            "cpus": None if cpus is None else list(cpus),
             "scratch": [str(folder) for folder in scratch],
         }
         try:

@@ -26,6 +26,8 @@ class Context:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     server_python: str | None = None
     """Interpreter of the environment that has the real servers."""
+    cpus: tuple[int, ...] | None = None
+    """The CPUs that all processes of the target are held to; None: any."""
     on_progress: Callable[[str], None] = lambda _: None
     """Called about once a second while something is awaited."""
 

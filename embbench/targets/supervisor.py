@@ -5,8 +5,8 @@ that it starts fast and sleeps while a trial is timed. It is the subreaper of wh
 children that left the process group or lost their parent come back to it and are found. It ends
 the tree when it is told to, and by itself when embbench is gone, however that died.
 
-In, one JSON line on stdin: argv, env, cwd, grace_s, conductor (pid), scratch (folders to remove
-if embbench is gone). Then commands, a line each:
+In, one JSON line on stdin: argv, env, cwd, cpus, grace_s, conductor (pid), scratch (folders
+to remove if embbench is gone). Then commands, a line each:
 ``note`` (remember the shared memory in use now) and ``stop``. End of file means ``stop``.
 Out, JSON lines on stdout: started {pid} | failed {what}, exited {code}, and at the very end
 gone {killed, left, segments}. The output of the tree goes to the supervisor's own stderr.
@@ -133,6 +133,8 @@ class Supervisor:
 
         def before_exec() -> None:
             _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if self.spec["cpus"] is not None:
+                os.sched_setaffinity(0, self.spec["cpus"])
 
         env = {**os.environ, **self.spec["env"]}
         try:
