@@ -5,7 +5,8 @@
     findings.jsonl      one `Finding` a line
     samples/TARGET/CELL/trial-00.parquet
     logs/TARGET/launch-00/*.log
-    telemetry/*.parquet, report.md, p50.csv, p90.csv, p99.csv
+    telemetry/TARGET/CELL/trial-00.parquet
+    report.md, p50.csv, p90.csv, p99.csv
 
 A published run has `published.csv` instead of trials and samples: percentiles that were printed
 elsewhere, as text, to the digit. Nothing overwrites a run directory.
@@ -71,6 +72,11 @@ class TrialRecord:
     def path(self) -> str:
         """The samples file, relative to the run directory."""
         return f"samples/{self.target}/{self.cell}/trial-{self.index:02d}.parquet"
+
+    @property
+    def telemetry_path(self) -> str:
+        """What the machine did meanwhile, relative to the run directory."""
+        return f"telemetry/{self.target}/{self.cell}/trial-{self.index:02d}.parquet"
 
     @property
     def bytes_per_vector(self) -> float | None:

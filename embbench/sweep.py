@@ -37,6 +37,7 @@ from embbench.targets.endpoint import Endpoint, while_alive
 from embbench.targets.models import resolve_model
 from embbench.targets.parity import Setting, parity_findings, parity_table, read_settings
 from embbench.targets.recipe import Context
+from embbench.telemetry import write_telemetry
 from embbench.trialrun import TrialContext, run_trial
 from embbench.verify import verify_pool
 from embbench.wire import WireError
@@ -138,6 +139,8 @@ class _Conductor:
         outcome = await run_trial(trial, launch, endpoint, gate, self.source, self.context)
         findings = [*outcome.findings, *self._against_others(trial, outcome.sketches)]
         self.writer.add_findings(findings)
+        telemetry = self.writer.folder / outcome.record.telemetry_path
+        await asyncio.to_thread(write_telemetry, telemetry, outcome.readings)
         self.writer.add_trial(outcome.record, outcome.samples)
 
     async def _texts(self, endpoint: Endpoint) -> TextSource:
@@ -230,16 +233,29 @@ async def _calibration(
     if (stored := writer.meta.get("calibration")) is not None:
         return Calibration.from_json(stored)
     progress.step("calibrating the client against a server that answers at once")
+    calibration = await _drive_null_server(config, plan, load)
+    writer.update(calibration=calibration.to_json())
+    return calibration
+
+
+async def calibrate_generator(config: RunConfig, plan: Plan) -> Calibration:
+    """The calibration alone: the client of ``config`` at the points of ``plan``."""
+    generator = config.generator
+    async with LoadProcesses(generator.processes, generator.client, _cores(generator)) as load:
+        return await _drive_null_server(config, plan, load)
+
+
+async def _drive_null_server(config: RunConfig, plan: Plan, load: LoadProcesses) -> Calibration:
     points = [
         (work.batch, work.encoding, clients)
         for work in plan.work
-        for clients in {1, work.load.concurrency if isinstance(work.load, ClosedLoop) else 8}
+        for clients in sorted(
+            {1, work.load.concurrency if isinstance(work.load, ClosedLoop) else 8}
+        )
     ]
-    calibration = await calibrate_client(
+    return await calibrate_client(
         load, points, isl=max(config.isl), dimension=config.checks.dimensions or 1024
     )
-    writer.update(calibration=calibration.to_json())
-    return calibration
 
 
 def tokenizer_folder(config: RunConfig) -> Path | None:

@@ -33,7 +33,9 @@ from embbench.load.processes import LoadProcesses
 from embbench.plan import OpenLoop, Trial
 from embbench.rundir import TrialRecord
 from embbench.samples import CHUNKED, GZIP, MEASURED, VERIFIED, WARMUP, Samples
+from embbench.targets.counters import Counters, counter_findings, read_counters
 from embbench.targets.endpoint import Endpoint
+from embbench.telemetry import Reading, Sampler, telemetry_findings
 from embbench.verify import Verification, keep_mask, verify_trial
 
 
@@ -55,6 +57,7 @@ class TrialOutcome:
     samples: Samples
     findings: tuple[Finding, ...]
     sketches: Sketches
+    readings: tuple[Reading, ...]
 
 
 async def run_trial(
@@ -89,7 +92,10 @@ async def run_trial(
             arena_bytes=budget_bytes,
             work_dir=Path(folder),
         )
-        result = await context.load.drive(job)
+        before = await read_counters(endpoint)
+        async with Sampler([endpoint], context.load.pids) as sampler:
+            result = await context.load.drive(job)
+        after = await read_counters(endpoint)
         kept = open_.enter_context(result.kept)
         async with Asker(endpoint, config.generator.timeout_s) as asker:
             known, flaws = await known_vectors(
@@ -116,15 +122,30 @@ async def run_trial(
         )
     samples = _marked(result.samples, verification)
     return TrialOutcome(
-        record=_record(trial, launch, started_at, result, samples, verification, gate),
+        record=_record(
+            trial, launch, started_at, result, samples, verification, gate, _counted(before, after)
+        ),
         samples=samples,
         findings=(
             *verification.findings,
             *(replace(f.finding(trial.target), cell=work.slug, trial=trial.index) for f in flaws),
             *_failures(trial, samples, config),
             *_client_findings(trial, samples, result, context),
+            *telemetry_findings(
+                sampler.readings, target=trial.target, cell=work.slug, trial=trial.index
+            ),
+            *counter_findings(
+                trial.target,
+                before,
+                after,
+                caching_asked=bool(config.engine_args.get("enable_prefix_caching")),
+                sent=work.warmup + work.requests,
+                cell=work.slug,
+                trial=trial.index,
+            ),
         ),
         sketches=verification.sketches,
+        readings=tuple(sampler.readings),
     )
 
 
@@ -235,6 +256,20 @@ def _client_findings(
     return found
 
 
+def _counted(before: Counters, after: Counters) -> dict[str, float]:
+    """How far the server's own counters went on during the load; absent if it does not count."""
+    pairs = {
+        "prefix_queries": (before.prefix_queries, after.prefix_queries),
+        "prefix_hits": (before.prefix_hits, after.prefix_hits),
+        "served": (before.served, after.served),
+        **{
+            f"requests of {worker}": (before.worker_requests.get(worker, 0), count)
+            for worker, count in after.worker_requests.items()
+        },
+    }
+    return {name: b - (a or 0) for name, (a, b) in pairs.items() if b is not None}
+
+
 def _record(
     trial: Trial,
     launch: int,
@@ -243,6 +278,7 @@ def _record(
     samples: Samples,
     verification: Verification,
     gate: GateResult,
+    counted: dict[str, float],
 ) -> TrialRecord:
     work, health = trial.work, result.health
     ok = samples.measured.ok
@@ -279,4 +315,5 @@ def _record(
         chunked=bool((ok.rows["flags"] & CHUNKED).any()),
         gzip=bool((ok.rows["flags"] & GZIP).any()),
         verified_share=verification.verified / answered if answered else 0.0,
+        metrics=counted,
     )

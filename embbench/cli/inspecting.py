@@ -27,6 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")
 def register(app: typer.Typer) -> None:
     """Add this module's verbs to the app."""
     app.command()(verify)
+    app.command()(calibrate)
     app.command()(doctor)
 
 
@@ -142,3 +143,30 @@ def doctor(
     if any(check.status == "fail" for check in checks):
         print("embbench: a run on this machine would not be sound", file=sys.stderr)
         raise typer.Exit(TargetError.exit_code)
+
+
+@takes_run_options
+def calibrate(*, options: RunOptions, as_json: AsJson = False) -> None:
+    """Measure the client itself on this machine: its floor, its ceiling, and how it keeps time."""
+    from embbench.planning import build_plan
+    from embbench.sweep import calibrate_generator
+
+    config, _ = build_config(options)
+    found = asyncio.run(calibrate_generator(config, build_plan(config)))
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    print(f"{found.client} client, {found.load_processes} load process(es), null server\n")
+    print("batch  encoding  clients   p50 ms   p99 ms   requests/s     MB/s  CPU ms a request")
+    for cell in found.cells:
+        print(
+            f"{cell.batch:>5}  {cell.encoding:<8}  {cell.concurrency:>7}  {cell.p50_ns / 1e6:>7.3f}"
+            f"  {cell.p99_ns / 1e6:>7.3f}  {cell.rps:>11.1f}  {cell.bytes_per_s / 1e6:>7.1f}"
+            f"  {cell.client_cpu_ns / 1e6:>16.3f}"
+        )
+    pacing = found.pacing
+    print(
+        f"\nsend lag at {pacing.rate_rps:g}/s: p50 {pacing.send_lag_p50_ns / 1e6:.3f} ms, "
+        f"p99 {pacing.send_lag_p99_ns / 1e6:.3f} ms, most {pacing.send_lag_max_ns / 1e6:.3f} ms; "
+        f"{pacing.stalls} stalls over 1 ms, the longest {pacing.stall_max_ns / 1e6:.1f} ms"
+    )
