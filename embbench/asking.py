@@ -4,6 +4,7 @@ In: an `Endpoint` and some inputs. Out: a `Reply` with the body as it came, neve
 limit of it. Whatever goes wrong on the way is a `WireError` with a name, like a wrong payload.
 """
 
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -57,7 +58,10 @@ class Asker:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
+        secure = self.endpoint.base_url.startswith("https")
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context() if secure else True)
         self._session = aiohttp.ClientSession(
+            connector=connector,
             timeout=self._timeout,
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", **self.endpoint.headers},

@@ -253,6 +253,12 @@ def _zeros_as(text: str) -> Callable[..., Any]:
     return replace
 
 
+def _rounded(row: Matrix, context: Context, i: int) -> Any:
+    if context.encoding == "base64":
+        return encode(row, "base64", context)
+    return [round(float(value), 7) for value in row]
+
+
 def _base64(dtype: str) -> Callable[..., Any]:
     return lambda row, context, i: pybase64.b64encode(row.astype(dtype).tobytes()).decode()
 
@@ -554,6 +560,7 @@ ODDITIES: dict[str, Fault] = {
     "whole-zeros": Fault("value", _zeros_as("0")),
     "minus-zeros": Fault("value", _zeros_as("-0.0")),
     "bf16-rounded": Fault("vectors", _bf16),
+    "float-rounded": Fault("value", _rounded),
     "key-order": Fault("bytes", _other_key_order),
     "pretty-printed": Fault("bytes", _pretty),
     "unicode-escapes": Fault("bytes", _escaped),
