@@ -146,6 +146,18 @@ def test_the_same_engine_arguments_reach_both_kinds(stack: str, context: Context
         assert options(spec)["--max-num-batched-tokens"] == "4096"
 
 
+def test_what_is_meant_for_reference_servers_beside_it_is_left_out(
+    stack: str, context: Context
+) -> None:
+    run = {"device": "cuda:0", "threads": 2, "dtype": "bfloat16"}
+    given = Context(**{**vars_of(context), "engine_args": run})
+    (spec,) = made(VllmTarget(pythonpath=stack), given).specs
+    assert options(spec)["--dtype"] == "bfloat16"
+    assert not {"--device", "--threads"} & options(spec).keys()
+    (own,) = made(VllmTarget(pythonpath=stack, engine_args={"device": "cuda"}), context).specs
+    assert options(own)["--device"] == "cuda", "what is asked of the target itself is passed on"
+
+
 def test_a_server_that_is_meant_to_be_unnormalised_is_asked_to_be(
     stack: str, context: Context
 ) -> None:

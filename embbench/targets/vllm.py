@@ -7,11 +7,13 @@ not asked for is left to vLLM, except prefix caching, which is off.
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 from embbench.config import DynamoTarget, Launch, VllmTarget
 from embbench.errors import ConfigError
+from embbench.reference.options import ServeOptions
 from embbench.targets.environment import ServerEnvironment, require, server_python
 from embbench.targets.models import resolve_model, served_name
 from embbench.targets.ports import LOOPBACK, Ports
@@ -21,6 +23,9 @@ from embbench.targets.recipe import Context, Recipe, launch_env
 POOLS: Final = {"last": "LAST", "mean": "MEAN", "cls": "CLS"}
 OURS: Final = frozenset({"model", "host", "port", "served_model_name", "runner", "convert"})
 """What embbench itself decides, so that targets stay comparable and on loopback."""
+_SHARED: Final = {"dtype", "max_model_len", "seed", "load_format", "pool", "normalise"}
+REFERENCE_ONLY: Final = {option.name for option in fields(ServeOptions)} - _SHARED - OURS
+"""Arguments of a run that are meant for reference servers beside this target, such as device."""
 
 
 def engine_arguments(
@@ -34,8 +39,9 @@ def engine_arguments(
     merged: dict[str, Any] = {"enable_prefix_caching": False}
     if not config.normalised:
         merged["normalise"] = False
-    for given in (context.engine_args, config.engine_args):
-        merged |= {key.replace("-", "_"): value for key, value in given.items()}
+    for given, foreign in ((context.engine_args, REFERENCE_ONLY), (config.engine_args, set())):
+        named = {key.replace("-", "_"): value for key, value in given.items()}
+        merged |= {key: value for key, value in named.items() if key not in foreign}
     if clash := OURS & merged.keys():
         raise ConfigError(
             f"targets.{name}.engine_args.{min(clash)}: embbench sets it itself; "
