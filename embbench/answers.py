@@ -31,7 +31,13 @@ class Checked:
     gzip: bool
 
     @property
+    def refused(self) -> bool:
+        """The server said no: a failed request, with no payload to be right or wrong."""
+        return any(flaw.check == "refused" for flaw in self.flaws)
+
+    @property
     def ok(self) -> bool:
+        """Nothing is wrong with the payload."""
         return all(flaw.severity != "fail" for flaw in self.flaws)
 
 

@@ -13,13 +13,16 @@ from typing import Any, Final, Self
 import aiohttp
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from embbench.checks import Flaw, check_content, cosines_of
 from embbench.content import Known
+from embbench.errors import TargetError
 from embbench.plan import Encoding
 from embbench.targets.endpoint import Endpoint
-from embbench.wire import Decoded, WireError, decode, gunzip
+from embbench.wire import Decoded, Matrix, WireError, decode, gunzip
 
+_TOO_MUCH: Final = (400, 413, 422)
 BODY_BYTES_MAX: Final = 1 << 28
 """Off the clock batches are small; a longer answer is not read to its end."""
 
@@ -92,20 +95,20 @@ class Asker:
     async def count_tokens(self, texts: list[str]) -> int | None:
         """Tokens of these texts by the server's own usage, whatever the vectors look like.
 
-        None if it does not tell. Raises `WireError` if there is no answer, or not JSON.
+        Several texts that are refused together are asked for in halves. None if the server does
+        not tell. Raises `TargetError` if it does not answer, or not in JSON.
         """
-        reply = await self.ask(texts)
-        if reply.status != 200:
-            reply.decode(len(texts))  # raises, with the server's words
-        body = gunzip(reply.body) if reply.coding == "gzip" else reply.body
         try:
-            usage = orjson.loads(body)["usage"]
-            tokens = usage["prompt_tokens"]
-        except orjson.JSONDecodeError:
-            raise WireError("not-json", "no JSON to read usage from") from None
-        except (KeyError, TypeError):
-            return None
-        return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
+            reply = await self.ask(texts)
+            if reply.status in _TOO_MUCH and len(texts) > 1:
+                half = len(texts) // 2
+                counts = [await self.count_tokens(part) for part in (texts[:half], texts[half:])]
+                told = [count for count in counts if count is not None]
+                return sum(told) if len(told) == len(counts) else None
+            return _usage_of(reply, len(texts))
+        except WireError as error:
+            where = f"target '{self.endpoint.target}' at {self.endpoint.base_url}"
+            raise TargetError(f"{where} cannot be asked for token counts: {error}") from None
 
     async def models(self) -> Any:
         """The answer of ``/models`` as JSON values, or None."""
@@ -135,6 +138,19 @@ class Asker:
             raise WireError("timeout", what) from None
         except (aiohttp.ClientError, OSError) as exc:
             raise WireError("connection", f"no answer: {_words(exc)}") from None
+
+
+def _usage_of(reply: Reply, texts: int) -> int | None:
+    if reply.status != 200:
+        reply.decode(texts)  # raises, with the server's words
+    body = gunzip(reply.body) if reply.coding == "gzip" else reply.body
+    try:
+        tokens = orjson.loads(body)["usage"]["prompt_tokens"]
+    except orjson.JSONDecodeError:
+        raise WireError("not-json", "no JSON to read usage from") from None
+    except (KeyError, TypeError):
+        return None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
@@ -168,6 +184,7 @@ async def known_vectors(
     encoding: Encoding,
     dimension: int | None,
     seed: int,
+    dimensions: int | None = None,
     cosine_min: float = 0.999,
     singles: int = 8,
     mixed: int = 64,
@@ -177,30 +194,29 @@ async def known_vectors(
     ``singles`` texts are asked one by one, and up to ``mixed`` others together, from many requests
     and positions, in two orders: what both orders agree on is known, and where they do not agree
     the server mixes its answers up. ``bodies(seq)`` is the body of a measured request. An answer
-    that does not come is only a warning: the trial's own may still be right.
+    that does not come is only a warning: the trial's own may still be right. ``dimensions`` is
+    sent where the trial sent it.
     """
     total = requests * batch
     random = np.random.default_rng(seed)
     picks = random.permutation(random.choice(total, min(total, singles + mixed), replace=False))
     alone, together = np.sort(picks[:singles]), picks[singles : singles + min(mixed, batch)]
     texts = _Texts(bodies, batch)
+    extra = {} if dimensions is None else {"dimensions": dimensions}
+
+    async def ask(places: NDArray[np.int64]) -> Matrix:
+        reply = await asker.ask([texts.at(int(place)) for place in places], encoding, **extra)
+        return reply.decode(len(places), dimensions or dimension).matrix
+
     known: list[Known] = []
     flaws: list[Flaw] = []
     try:
-        vectors = []
-        for place in alone:
-            reply = await asker.ask([texts.at(int(place))], encoding)
-            vectors.append(reply.decode(1, dimension).matrix)
+        vectors = [await ask(alone[i : i + 1]) for i in range(len(alone))]
         if vectors:
             known.append(Known(alone // batch, alone % batch, np.concatenate(vectors)))
         if len(together) > 1:
             order = random.permutation(len(together))
-            one, other = [
-                (await asker.ask([texts.at(int(p)) for p in places], encoding))
-                .decode(len(places), dimension)
-                .matrix
-                for places in (together, together[order])
-            ]
+            one, other = await ask(together), await ask(together[order])
             again = other[np.argsort(order)]
             agree = cosines_of(one, again) >= cosine_min
             source = "the same text in another batch"

@@ -111,7 +111,7 @@ class Dated:
             return []
         rows = self.samples.rows
         answers = int(((rows["status"] == _OK) & (rows["phase"] == MEASURED)).sum())
-        read = sum(each.phase == MEASURED for each in checked)
+        read = sum(each.phase == MEASURED and not each.refused for each in checked)
         if read >= answers:
             return []
         what = f"{read} of {answers} answers verified ({read / answers:.0%}), a seeded share"

@@ -41,7 +41,8 @@ _TASKS_OUT: Final = 64
 class Verification:
     """The outcome for one trial. ``checked`` holds (phase, seq) of every body that was read.
 
-    ``failed`` counts answers with a wrong payload, ``refused`` those whose status was not 200.
+    ``verified`` and ``failed`` count measured answers: all that were read, and those with a wrong
+    payload. ``refused`` counts those whose status was an error; they are not among them.
     """
 
     findings: tuple[Finding, ...]
@@ -188,7 +189,7 @@ def check_bodies(
 
 def _summary(checked: Sequence[Checked], findings: Sequence[Finding]) -> Verification:
     measured = [each for each in checked if each.phase == MEASURED]
-    refused = [each for each in measured if any(f.check == "refused" for f in each.flaws)]
+    refused = [each for each in measured if each.refused]
     norms = np.asarray([each.norms for each in measured if not np.isnan(each.norms[0])])
     tokens = [each.prompt_tokens for each in measured if len(each.keys)]
     sketched = [(each.seq, each.sketch) for each in measured if each.sketch is not None]
@@ -202,7 +203,7 @@ def _summary(checked: Sequence[Checked], findings: Sequence[Finding]) -> Verific
     return Verification(
         findings=tuple(findings),
         checked=np.asarray([(c.phase, c.seq) for c in checked], np.int64).reshape(-1, 2),
-        verified=len(measured),
+        verified=len(measured) - len(refused),
         failed=sum(not each.ok for each in measured),
         refused=len(refused),
         body_bytes=sum(each.body_bytes for each in measured),

@@ -50,7 +50,7 @@ async def test_a_good_server_passes_and_its_facts_are_known(
     expected = vectors_of([tuple(ids_of(text)) for text in texts], 1024)
     assert result.reference.tobytes() == expected.tobytes()
     assert result.reference_tokens == 8 * 80
-    assert len(scripted_server.log) < 40  # a few dozen requests
+    assert len(scripted_server.log) < 40
     assert orjson.dumps(result.to_json())
 
 
@@ -71,6 +71,31 @@ async def test_order_is_proven_by_content(scripted_server: ScriptedServer) -> No
     rows = await gate(scripted_server)
     assert rows["content"][0] == "FAIL"
     assert rows["content"][1].startswith("vectors permuted: input 4 came back as 9")
+
+
+async def test_a_batch_limit_is_a_warning_and_counts_are_asked_in_parts(
+    scripted_server: ScriptedServer,
+) -> None:
+    scripted_server.script(batch_limit=4)
+    rows = await gate(scripted_server, GatePlan([80], [8, 2], ["float"]))
+    assert rows["batch"] == ("PASS", "2 vectors for 2 texts, in two orders")
+    rows = await gate(scripted_server, GatePlan([80], [8], ["float"]))
+    assert rows["batch"] == ("WARN", "status 422: batch size 8 > maximum allowed 4 (8 texts)")
+    assert "batch" not in await gate(scripted_server, GatePlan([80], [1], ["float"]))
+    async with Asker(endpoint(scripted_server)) as asker:
+        assert await asker.count_tokens(Words().texts(80, "gate", 0, 13)) == 13 * 80
+        scripted_server.script(error_share=1.0, error_code=413)
+        with pytest.raises(TargetError, match=r"target 'stub' at .*status 413"):
+            await asker.count_tokens(["w1", "w2", "w3"])
+
+
+async def test_the_first_text_can_be_moved_on(scripted_server: ScriptedServer) -> None:
+    repeated = []
+    for first in (0, 100):
+        plan = GatePlan([80], [15], ["float"], first_text=first)
+        assert (await run_gate(endpoint(scripted_server), Words(), plan)).passed
+        repeated.append(scripted_server.counts.repeated_texts)
+    assert repeated[1] == 2 * repeated[0]  # each pass repeats its own texts, and no others
 
 
 async def test_silent_truncation_is_measured(scripted_server: ScriptedServer) -> None:

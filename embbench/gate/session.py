@@ -28,7 +28,7 @@ class Session:
 
     def texts(self, tokens: int, count: int) -> list[str]:
         """The first texts of the gate at this length."""
-        return self.source.texts(tokens, "gate", 0, count)
+        return self.source.texts(tokens, "gate", self.plan.first_text, count)
 
     @property
     def lengths(self) -> list[int]:
@@ -51,13 +51,16 @@ class Session:
             self.add(check, "PASS", good)
         return not any(flaw.severity == "fail" for flaw in flaws)
 
-    def fail(self, check: str, error: WireError, about: str = "") -> None:
+    def fail(
+        self, check: str, error: WireError, about: str = "", *, refusal_is_fine: bool = False
+    ) -> None:
         """A row for an answer that could not be read."""
         if error.name == "connection" and not self.rows:
             endpoint = self.asker.endpoint
             raise TargetError(f"target '{endpoint.target}' at {endpoint.base_url}: {error}")
         flaw = flaw_of(error)
-        self.add(check, "FAIL", f"{flaw.what} ({about})" if about else flaw.what, flaw.do)
+        status: Status = "WARN" if refusal_is_fine and error.name == "refused" else "FAIL"
+        self.add(check, status, f"{flaw.what} ({about})" if about else flaw.what, flaw.do)
 
     def result(self) -> GateResult:
         """All rows and facts."""

@@ -14,7 +14,6 @@ from embbench.checks import (
 from embbench.gate.session import Session, listed
 from embbench.wire import Matrix, WireError
 
-_BATCH_MAX = 32
 _SAME = 1 - 1e-9
 
 
@@ -37,7 +36,7 @@ async def check_dimension(session: Session) -> bool:
             session.first = reply, answer
     session.add("answer", "PASS", f"texts of {listed(lengths)} tokens are answered")
     if len(set(found.values())) > 1:
-        session.add("dimension", "FAIL", *_dimension_differs(found))
+        session.add("dimension", "FAIL", *_dimension_differs(found, session.isl))
         return False
     if session.first is None:
         session.add("dimension", "FAIL", "vectors are nested arrays: per-token output, no pooling")
@@ -47,8 +46,9 @@ async def check_dimension(session: Session) -> bool:
     return True
 
 
-def _dimension_differs(found: dict[int, int]) -> tuple[str, str]:
-    (short, small), (long, large) = min(found.items()), max(found.items())
+def _dimension_differs(found: dict[int, int], isl: int) -> tuple[str, str]:
+    short, long = min(found), isl if found[isl] != found[min(found)] else max(found)
+    small, large = found[short], found[long]
     if large >= 2 * small:
         what = (
             f"dimension grows with input length ({small} for {short} tokens, {large} for {long}): "
@@ -100,7 +100,9 @@ async def check_batch(session: Session) -> None:
 
     Two orders prove every position: a server that mixes up places mixes up other texts each time.
     """
-    size = max(len(session.alone), min(_BATCH_MAX, max(session.plan.batches)))
+    size = session.plan.batch
+    if size is None:
+        return
     order = np.random.default_rng(size).permutation(size)
     first = await _ask_batch(session, np.arange(size))
     second = await _ask_batch(session, order) if first is not None else None
@@ -110,14 +112,14 @@ async def check_batch(session: Session) -> None:
     flaws = check_norms(first, expect) or check_distinct_rows(first)
     if not session.judge("batch", flaws, f"{size} vectors for {size} texts, in two orders"):
         return
-    least, count = session.plan.cosine_min, len(session.alone)
+    least, count = session.plan.cosine_min, min(size, len(session.alone))
     places = np.argsort(order)
     flaws = (
-        check_content(first, np.arange(count), session.alone, least)
-        or check_content(second, places[:count], session.alone, least)
+        check_content(first, np.arange(count), session.alone[:count], least)
+        or check_content(second, places[:count], session.alone[:count], least)
         or check_content(first, np.arange(size), second[places], least, "another batch")
     )
-    lowest = float(cosines_of(first[:count], session.alone).min())
+    lowest = float(cosines_of(first[:count], session.alone[:count]).min())
     good = f"a text has the same vector alone and among {size} (lowest cosine {lowest:.6f})"
     session.judge("content", flaws, good)
 
@@ -131,7 +133,7 @@ async def _ask_batch(
         reply = await session.asker.ask([texts[i] for i in order])
         answer = reply.decode(size, session.dimension)
     except WireError as error:
-        session.fail("batch", error, f"{size} texts")
+        session.fail("batch", error, f"{size} texts", refusal_is_fine=True)
         return None
     if order[0] == 0:
         expect = session.plan.expect(size, session.isl, "float", session.dimension)

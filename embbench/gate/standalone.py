@@ -13,7 +13,6 @@ from embbench.errors import TargetError
 from embbench.gate import GatePlan, GateResult, Row, Texts, run_gate
 from embbench.inputs import TextSource, calibrate, open_tokenizer, recipe_from_tokenizer
 from embbench.targets.endpoint import Endpoint
-from embbench.wire import WireError
 
 EXIT_INVALID = 3
 
@@ -43,7 +42,7 @@ async def verify_endpoint(
     except _NoUsageError as error:
         do = "give the tokenizer, for texts of exact length"
         source, doubt = _PlainWords(), Row("usage", "WARN", str(error), do)
-    except (TargetError, WireError) as error:
+    except TargetError as error:
         source, doubt = _PlainWords(), Row("usage", "FAIL", str(error))
     result = await run_gate(endpoint, source, plan, timeout_s)
     return result if doubt is None else _doubtful(result, doubt)

@@ -32,7 +32,8 @@ class GatePlan:
 
     ``tokenize`` gives the ids that the server would see, where the tokenizer is known;
     ``longest`` the most tokens that fit (else ``/models`` is asked for it); of more than
-    ``longest_max`` tokens no text is sent. ``sample`` texts are known afterwards.
+    ``longest_max`` tokens no text is sent. ``sample`` texts are known afterwards. A server start
+    that meets the gate again gets texts of its own if ``first_text`` is moved on.
     """
 
     isls: Sequence[int]
@@ -46,6 +47,13 @@ class GatePlan:
     longest: int | None = None
     longest_max: int = 8192
     tokenize: Callable[[str], list[int]] | None = None
+    first_text: int = 0
+
+    @property
+    def batch(self) -> int | None:
+        """What the gate asks for: the smallest batch of the run, at most 32; None if all are 1."""
+        batches = [batch for batch in self.batches if batch > 1]
+        return min(32, *batches) if batches else None
 
     def expect(
         self, batch: int, isl: int, encoding: Encoding, dimension: int | None
