@@ -38,12 +38,13 @@ def compare_within(
     base: str | None = None,
     candidate: str | None = None,
     min_effect: float | None = None,
+    report: Report | None = None,
 ) -> Compared:
     """Targets of one run: all against the floor, and all others against the baseline.
 
     ``base`` and ``candidate`` choose one pair. Raises `ConfigError` for a name that is no target.
     """
-    report = summarise(run)
+    report = report or summarise(run)
     for name in (base, candidate):
         if name is not None and name not in report.targets:
             raise ConfigError(f"no target '{name}' in {run.folder}; {_known(report.targets)}")

@@ -16,7 +16,8 @@ from typing import Protocol
 from embbench.asking import Asker
 from embbench.config import Generator, RunConfig
 from embbench.content import Pair, Sketches, compare_sketches, compare_targets
-from embbench.errors import TargetError
+from embbench.doctor import Pinning, physical_cores, propose_pinning
+from embbench.errors import ConfigError, TargetError
 from embbench.findings import Finding
 from embbench.gate import GatePlan, GateResult, run_gate
 from embbench.inputs import (
@@ -30,6 +31,7 @@ from embbench.inputs import (
 from embbench.load.calibrate import Calibration
 from embbench.load.calibrate import calibrate as calibrate_client
 from embbench.load.processes import LoadProcesses
+from embbench.metadata import as_ranges
 from embbench.plan import ClosedLoop, Episode, Plan, Trial, Work
 from embbench.rundir import Run, RunWriter, is_driven
 from embbench.targets.bring_up import bring_up
@@ -67,11 +69,8 @@ async def run_sweep(
     Raises `TargetError` when a target does not come up or dies, `LoadError` when the load
     generator fails; what was measured until then is on disk.
     """
-    generator = config.generator
     async with AsyncExitStack() as stack:
-        load = await stack.enter_async_context(
-            LoadProcesses(generator.processes, generator.client, _cores(generator))
-        )
+        load = await stack.enter_async_context(_load_processes(config))
         pool = stack.enter_context(verify_pool(config.checks.processes))
         calibration = await _calibration(config, plan, load, writer, progress)
         context = TrialContext(config, load, pool, calibration)
@@ -164,6 +163,7 @@ class _Conductor:
             raise TargetError(f"target '{endpoint.target}': calibrating texts: {exc}") from exc
 
     def _context(self, target: str, launch: int) -> Context:
+        pinned = pinning(self.config.generator)
         return Context(
             log_dir=self.writer.log_folder(target, launch),
             batches=tuple(self.config.batches),
@@ -171,6 +171,7 @@ class _Conductor:
             engine_args=self.config.engine_args,
             server_python=self.config.server_python,
             on_progress=self.progress.step,
+            cpus=pinned.server if pinned else None,
         )
 
     async def _record_launch(self, launch: int, endpoint: Endpoint) -> None:
@@ -240,8 +241,7 @@ async def _calibration(
 
 async def calibrate_generator(config: RunConfig, plan: Plan) -> Calibration:
     """The calibration alone: the client of ``config`` at the points of ``plan``."""
-    generator = config.generator
-    async with LoadProcesses(generator.processes, generator.client, _cores(generator)) as load:
+    async with _load_processes(config) as load:
         return await _drive_null_server(config, plan, load)
 
 
@@ -253,9 +253,19 @@ async def _drive_null_server(config: RunConfig, plan: Plan, load: LoadProcesses)
             {1, work.load.concurrency if isinstance(work.load, ClosedLoop) else 8}
         )
     ]
+    pinned = pinning(config.generator)
     return await calibrate_client(
-        load, points, isl=max(config.isl), dimension=config.checks.dimensions or 1024
+        load,
+        points,
+        isl=max(config.isl),
+        dimension=config.checks.dimensions or 1024,
+        server_cpus=pinned.server if pinned else None,
     )
+
+
+def _load_processes(config: RunConfig) -> LoadProcesses:
+    generator, pinned = config.generator, pinning(config.generator)
+    return LoadProcesses(generator.processes, generator.client, pinned.load if pinned else None)
 
 
 def tokenizer_folder(config: RunConfig) -> Path | None:
@@ -282,12 +292,22 @@ def gate_plan(config: RunConfig, target: str) -> GatePlan:
     )
 
 
-def _cores(generator: Generator) -> tuple[int, ...] | None:
-    """A core for each load process, or none."""
-    match generator.pin:
-        case "none":
-            return None
-        case "auto":
-            return tuple(sorted(os.sched_getaffinity(0))[-generator.processes :])
-        case cores:
-            return cores
+def pinning(generator: Generator) -> Pinning | None:
+    """Which cores the load processes have to themselves, and which are left to the servers.
+
+    Raises `ConfigError` if there are not enough cores for that.
+    """
+    cpus = os.sched_getaffinity(0)
+    if generator.pin == "none":
+        return None
+    if generator.pin == "auto":
+        found = propose_pinning(cpus, generator.processes, physical_cores())
+    else:
+        rest = tuple(sorted(cpus - set(generator.pin)))
+        found = Pinning(generator.pin, rest) if rest and set(generator.pin) < cpus else None
+    if found is None:
+        raise ConfigError(
+            f"generator.pin: {generator.pin}: cannot be had of the cores {as_ranges(cpus)} with "
+            "one left for the servers; use pin: none, or fewer load processes"
+        )
+    return found

@@ -16,11 +16,11 @@ VALUES = {"", "errors", "findings", "plan", "redact", "samples"}
 """Values without behaviour that everything may use."""
 
 STATISTICS = {
-    *("bootstrap", "compare", "diagnose", "evidence", "gating", "likeness", "overhead", "power"),
-    *("stats", "summary"),
+    *("bootstrap", "compare", "diagnose", "evidence", "gating", "knee", "likeness", "overhead"),
+    *("power", "stats", "summary"),
 }
 CONFIG = {"config", "configfile", "planning"}
-READERS = STATISTICS | {"rundir", "report", "plots", "comparing"}
+READERS = STATISTICS | {"rundir", "report", "plots", "comparing", "reviewing"}
 CHECKING = {"wire", "checks", "content", "answers", "dating", "verify"}
 DRIVING = {"bodies", "inputs", "load"}
 LAUNCHING = {"targets", "gpu", "metadata", "telemetry", "doctor"}

@@ -105,10 +105,10 @@ async def _obeying_sigterm(work: Coroutine[object, object, None]) -> None:
 
 def _report(run: "Run", writer: "RunWriter") -> bool:
     """Write the report and the matrices beside the samples, print it; are all cells VALID?"""
-    from embbench.comparing import compare_within
-    from embbench.report import matrix_csv, summarise, to_markdown
+    from embbench.report import matrix_csv, to_markdown
+    from embbench.reviewing import review
 
-    report = summarise(run, compare_within(run).comparisons)
+    report = review(run)
     text = to_markdown(report)
     writer.write_text("report.md", text)
     for statistic in report.statistics:

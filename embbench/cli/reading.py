@@ -34,13 +34,13 @@ def report(
     ] = None,
 ) -> None:
     """Print the matrices, findings and verdicts of a run."""
-    from embbench.comparing import compare_within
-    from embbench.report import FORMATS, summarise, to_html
+    from embbench.report import FORMATS, to_html
+    from embbench.reviewing import review
     from embbench.rundir import read_run
 
     _check_format(output_format, FORMATS)
     run = read_run(folder)
-    summary = summarise(run, compare_within(run).comparisons)
+    summary = review(run)
     if output_format == "html" and run.trials:
         from embbench.plots import figures as draw
 
