@@ -94,6 +94,22 @@ def test_over_time_shows_each_request_and_each_failure(run: Run) -> None:
     assert crosses[0][:, 0] == pytest.approx([1.0, 1.1])
 
 
+def test_a_load_curve_has_its_rates_and_a_ring_at_the_knee(tmp_path: Path) -> None:
+    trials = {
+        ("bare", f"b1-isl80-float-rate{rate}"): [
+            samples_of([1000 / (100 - rate)] * 400, gap_ms=1000 / rate)
+        ]
+        for rate in (20, 50, 80)
+    }
+    run = write_run(tmp_path, trials)
+    names = [picture.name for picture in plots.pictures(run, summarise(run))]
+    assert names[2] == "load-curve-batch1-ISL80-float"
+    p50, *_ = plots.load_curves(summarise(run), "batch 1, ISL 80, float").axes
+    marks, ring = points(p50)
+    assert marks == pytest.approx(np.array([(20, 12.5), (50, 20), (80, 50)]))
+    assert ring == pytest.approx(np.array([(50, 20)]))
+
+
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_all_figures_are_files_of_their_kind(run: Run, kind: plots.Kind) -> None:
     drawn = list(plots.pictures(run, summarise(run), kind))

@@ -46,7 +46,10 @@ def run(tmp_path: Path) -> Run:
         gpu=[{"name": "NVIDIA H200", "driver": "570.1", "uuid": "GPU-1"}],
         versions={"python": "3.11", "embbench": "0.1.0", "numpy": "2.0"},
         git={"commit": "abcdef0123456789", "dirty": True},
-        launches=[{"target": "shm", "model": "m", "processes": [worker]}],
+        launches=[
+            {"target": "shm", "model": "m", "processes": [worker]},
+            {"target": "shm", "model": "m", "processes": [worker | {"argv": ["later"]}]},
+        ],
         config={"trials": 1, "placement": "exclusive", "seed": 1, "model": "m"},
     )
 
@@ -144,6 +147,7 @@ def test_all_facts_and_processes_stand_behind_a_line(run: Run) -> None:
         ["GPU", "driver", "570.1"],
         ["GPU", "uuid", "GPU-1"],
     ]
+    assert "later" not in text
     assert "- shm, worker: KEY='\\*\\*\\*' python -m worker 'a b'" in text.splitlines()
 
 
@@ -210,6 +214,18 @@ def test_isl_and_encoding_are_columns_where_they_vary(tmp_path: Path) -> None:
     assert [row[6] for row in found[1:]] == ["12.7 kB", "12.7 kB"]
 
 
+def test_the_worst_trial_is_told_of_load_and_checks(tmp_path: Path) -> None:
+    samples = samples_of([1.0] * 9)
+    writer = RunWriter(write_run(tmp_path, {}).folder, {})
+    meta = {"schema_version": 1, "kind": "run", "targets": ["bare"], "cells": [OPEN]}
+    writer.update(**meta, floor="bare")
+    for index, (share_, lag_ns, in_flight) in enumerate([(1.0, MS, 2), (0.5, 9 * MS, 7)]):
+        more = {"verified_share": share_, "send_lag_p99_ns": lag_ns, "in_flight_max": in_flight}
+        writer.add_trial(record_of("bare", OPEN, index, samples, **more), samples)
+    row = tables(to_markdown(summarise(read_run(writer.folder))))["Every cell"][1]
+    assert row[-3:] == ["7", "9.00", "50 %"]
+
+
 def test_a_target_whose_answers_are_larger_says_so_in_its_cell(tmp_path: Path) -> None:
     # the bare server prints a vector in 21.7 kB, the others in 12.7 kB
     samples = samples_of([1.0] * 9)
@@ -235,6 +251,26 @@ def test_overhead_is_told_in_milliseconds_and_percent(tmp_path: Path) -> None:
     shm, odd = found[1][3:]
     assert shm.startswith("+2.00 ms, +10.0 % [")  # 22 against 20, the geometric means
     assert odd == "-11.0 ms, -55.0 %"  # 9 against 20; two trials give no interval
+
+
+def test_a_rate_sweep_names_its_knee(tmp_path: Path) -> None:
+    # an M/M/1 queue of 100/s answers in 1 / (100 - rate) s: power is greatest at half its capacity
+    cells = {f"b1-isl80-float-rate{rate}-poisson": rate for rate in (80, 20, 50, 65, 35)}
+    trials = {
+        ("bare", cell): [samples_of([1000 / (100 - rate)] * 400, gap_ms=1000 / rate)]
+        for cell, rate in cells.items()
+    }
+    text = to_markdown(summarise(write_run(tmp_path, trials)))
+    row = tables(text)["Load curves"][1]
+    assert row[:2] == ["batch 1, ISL 80, float, poisson", "bare"]
+    assert row[2] == "20/s 12.5 → 35/s 15.4 → 50/s 20.0 → 65/s 28.6 → 80/s 50.0"
+    assert row[3:5] == ["p99", "50/s"]
+
+
+def test_two_rates_make_no_curve(tmp_path: Path) -> None:
+    cells = [f"b1-isl80-float-rate{rate}" for rate in (10, 20)]
+    run = write_run(tmp_path, {("bare", cell): [samples_of([1.0] * 9)] for cell in cells})
+    assert "Load curves" not in to_markdown(summarise(run))
 
 
 def test_findings_are_grouped_the_worst_first(tmp_path: Path) -> None:
@@ -408,6 +444,8 @@ def test_loads_are_told_in_words(load: str, label: str) -> None:
     assert (name.batch, name.isl, name.encoding) == (15, 80, "base64")
     assert name.load_label == label
     assert name.open_loop == label.startswith("open")
+    rates = {"rate10": 10.0, "rate0.5-poisson": 0.5, "rate1e+06-trace-cap8": 1e6}
+    assert name.rate_rps == rates.get(load)
 
 
 # --- the published matrices, typed from the pull requests' tables

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embbench.errors import RunError
-from embbench.plots.cells import percentiles, trials
+from embbench.plots.cells import load_curves, percentiles, trials
 from embbench.plots.requests import distribution, over_time
 from embbench.plots.style import Kind, encoded, title
 from embbench.report import Report, summarise
+from embbench.report.curves import curves
 from embbench.rundir import Run
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ def pictures(run: Run, report: Report, kind: Kind = "svg") -> Iterator[Picture]:
         "cell's value.",
         trials(report),
     )
+    for label in dict.fromkeys(curve.label for curve in curves(report)):
+        yield drawn(
+            f"load-curve-{label.replace(', ', '-').replace(' ', '')}",
+            f"{label}: response time by rate; a ring around the knee, hollow where n cannot carry "
+            "the percentile.",
+            load_curves(report, label),
+        )
     for slug in report.slugs:
         if not any(cell.figures for cell in report.row(slug)):
             continue
@@ -91,6 +99,7 @@ __all__ = [
     "Picture",
     "distribution",
     "figures",
+    "load_curves",
     "over_time",
     "percentiles",
     "pictures",

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embbench.overhead import overhead
-from embbench.plots.style import canvas_of, ink_of, legend, marker_of, plain_log, tick, title
+from embbench.plots.style import (
+    canvas_of,
+    ink_of,
+    legend,
+    line_of,
+    marker_of,
+    plain_log,
+    tick,
+    title,
+)
+from embbench.report.curves import curves
 from embbench.report.model import Figure, Report
 
 if TYPE_CHECKING:
@@ -66,6 +76,40 @@ def trials(report: Report) -> "Canvas":
             one.set_yticks(range(len(report.targets)), report.targets)
             one.set_ylim(len(report.targets) - 0.5, -0.5)
             one.grid(axis="x", alpha=0.3)
+    return canvas
+
+
+def load_curves(report: Report, label: str) -> "Canvas":
+    """Response time over the asked rate, p50 to p99; a ring around the knee."""
+    found = [curve for curve in curves(report) if curve.label == label]
+    canvas = canvas_of(3.6 * len(report.statistics) + 0.6, 3.6)
+    axes = canvas.subplots(1, len(report.statistics), squeeze=False, sharey=True)[0]
+    for one, statistic in zip(axes, report.statistics, strict=True):
+        for curve in found:
+            number = report.targets.index(curve.target)
+            ink, values = ink_of(number), [ns / 1e6 for ns in curve.response_ns(statistic)]
+            closed = [cell.figures["response", statistic].closed for cell in curve.cells]
+            one.plot(curve.rates_rps, values, color=ink, linestyle=line_of(number), linewidth=1)
+            one.scatter(
+                curve.rates_rps,
+                values,
+                s=24,
+                marker=marker_of(number),
+                facecolors=[ink if carried else "white" for carried in closed],
+                edgecolors=ink,
+                zorder=3,
+            )
+            if curve.knee is not None:
+                at = [curve.rates_rps[curve.knee.index]], [values[curve.knee.index]]
+                one.scatter(*at, s=150, facecolors="none", edgecolors=ink, zorder=4)
+        one.set_title(statistic)
+        one.set_xlabel("asked rate, requests/s")
+        one.set_yscale("log")
+        plain_log(one.yaxis)
+        one.grid(alpha=0.3)
+    axes[0].set_ylabel("response time, ms")
+    slugs = [cell.slug for curve in found for cell in curve.cells]
+    legend(canvas, report, list(dict.fromkeys(slugs)))
     return canvas
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from embbench.findings import Finding
 from embbench.report.blocks import Block, Details, Heading, Listing, Text
+from embbench.report.curves import load_curves
 from embbench.report.header import header, in_full
 from embbench.report.matrices import Notes, bytes_matrix, legend, matrix
 from embbench.report.model import Report
@@ -29,6 +30,7 @@ def document(report: Report) -> tuple[Block, ...]:
         *matrices,
         Text(legend(report)),
         *notes.listing(),
+        *load_curves(report),
         *verdicts(report),
         *overheads(report),
         *gaps(report),

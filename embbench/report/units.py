@@ -73,6 +73,12 @@ class CellName:
         return self.load.startswith("rate")
 
     @property
+    def rate_rps(self) -> float | None:
+        """Requests a second of an open loop; None in closed loop, or where it is not known."""
+        found = re.match(r"rate([\d.]+(?:e[+-]\d+)?)", self.load)
+        return float(found[1]) if found else None
+
+    @property
     def load_label(self) -> str:
         """The load in words."""
         if found := re.fullmatch(r"rate([\d.e+-]+?)(?:-(poisson|trace))?(?:-cap(\d+))?", self.load):
