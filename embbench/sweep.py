@@ -5,7 +5,6 @@ there and nowhere else. It launches and waits; what a number means is for the re
 """
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from embbench.asking import Asker
-from embbench.config import Generator, RunConfig
+from embbench.config import RunConfig
 from embbench.content import Pair, Sketches, compare_sketches, compare_targets
-from embbench.doctor import Pinning, physical_cores, propose_pinning
-from embbench.errors import ConfigError, TargetError
+from embbench.errors import TargetError
 from embbench.findings import Finding
 from embbench.gate import GatePlan, GateResult, run_gate
 from embbench.inputs import (
@@ -28,11 +26,8 @@ from embbench.inputs import (
     open_tokenizer,
     recipe_from_tokenizer,
 )
-from embbench.load.calibrate import Calibration
-from embbench.load.calibrate import calibrate as calibrate_client
-from embbench.load.processes import LoadProcesses
-from embbench.metadata import as_ranges
-from embbench.plan import ClosedLoop, Episode, Plan, Trial, Work
+from embbench.loadsetup import calibration_of, load_processes, pinning
+from embbench.plan import Episode, Plan, Trial, Work
 from embbench.rundir import Run, RunWriter, is_driven
 from embbench.targets.bring_up import bring_up
 from embbench.targets.endpoint import Endpoint, while_alive
@@ -70,9 +65,9 @@ async def run_sweep(
     generator fails; what was measured until then is on disk.
     """
     async with AsyncExitStack() as stack:
-        load = await stack.enter_async_context(_load_processes(config))
+        load = await stack.enter_async_context(load_processes(config))
         pool = stack.enter_context(verify_pool(config.checks.processes))
-        calibration = await _calibration(config, plan, load, writer, progress)
+        calibration = await calibration_of(config, plan, load, writer, progress.step)
         context = TrialContext(config, load, pool, calibration)
         conductor = _Conductor(config, plan, writer, progress, context)
         for launch, episode in enumerate(plan.episodes):
@@ -225,49 +220,6 @@ class _Conductor:
         )
 
 
-async def _calibration(
-    config: RunConfig, plan: Plan, load: LoadProcesses, writer: RunWriter, progress: Progress
-) -> Calibration | None:
-    """The client's own floor at the points of this run, measured once and kept in run.json."""
-    if not config.generator.calibrate:
-        return None
-    if (stored := writer.meta.get("calibration")) is not None:
-        return Calibration.from_json(stored)
-    progress.step("calibrating the client against a server that answers at once")
-    calibration = await _drive_null_server(config, plan, load)
-    writer.update(calibration=calibration.to_json())
-    return calibration
-
-
-async def calibrate_generator(config: RunConfig, plan: Plan) -> Calibration:
-    """The calibration alone: the client of ``config`` at the points of ``plan``."""
-    async with _load_processes(config) as load:
-        return await _drive_null_server(config, plan, load)
-
-
-async def _drive_null_server(config: RunConfig, plan: Plan, load: LoadProcesses) -> Calibration:
-    points = [
-        (work.batch, work.encoding, clients)
-        for work in plan.work
-        for clients in sorted(
-            {1, work.load.concurrency if isinstance(work.load, ClosedLoop) else 8}
-        )
-    ]
-    pinned = pinning(config.generator)
-    return await calibrate_client(
-        load,
-        points,
-        isl=max(config.isl),
-        dimension=config.checks.dimensions or 1024,
-        server_cpus=pinned.server if pinned else None,
-    )
-
-
-def _load_processes(config: RunConfig) -> LoadProcesses:
-    generator, pinned = config.generator, pinning(config.generator)
-    return LoadProcesses(generator.processes, generator.client, pinned.load if pinned else None)
-
-
 def tokenizer_folder(config: RunConfig) -> Path | None:
     """The folder of the model's tokenizer, where the config names one."""
     if config.tokenizer is None:
@@ -290,24 +242,3 @@ def gate_plan(config: RunConfig, target: str) -> GatePlan:
         dimensions=checks.dimensions,
         tokenize=None if tokenizer is None else lambda text: list(tokenizer.encode(text).ids),
     )
-
-
-def pinning(generator: Generator) -> Pinning | None:
-    """Which cores the load processes have to themselves, and which are left to the servers.
-
-    Raises `ConfigError` if there are not enough cores for that.
-    """
-    cpus = os.sched_getaffinity(0)
-    if generator.pin == "none":
-        return None
-    if generator.pin == "auto":
-        found = propose_pinning(cpus, generator.processes, physical_cores())
-    else:
-        rest = tuple(sorted(cpus - set(generator.pin)))
-        found = Pinning(generator.pin, rest) if rest and set(generator.pin) < cpus else None
-    if found is None:
-        raise ConfigError(
-            f"generator.pin: {generator.pin}: cannot be had of the cores {as_ranges(cpus)} with "
-            "one left for the servers; use pin: none, or fewer load processes"
-        )
-    return found

@@ -23,11 +23,14 @@ EXIT_INTERRUPTED = 130
 
 def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int:
     """Run ``config`` into a new run directory; print its report; return the exit code."""
+    from embbench.cli.running import outlook_lines
+    from embbench.loadsetup import pinning
     from embbench.metadata import environment_metadata
     from embbench.planning import build_plan
     from embbench.rundir import RunWriter
 
     plan = build_plan(config)
+    pinning(config.generator)  # what cannot be had is said before anything is written
     meta = {
         "status": "running",
         "name": config.name,
@@ -50,6 +53,8 @@ def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int
     with Progress(sum(len(e.trials) for e in plan.episodes), quiet=quiet) as progress:
         if chosen_line:
             progress.say(chosen_line)
+        for line in outlook_lines(config, plan):
+            progress.say(line)
         return _run(config, plan, writer, None, progress)
 
 
@@ -110,6 +115,8 @@ def _report(run: "Run", writer: "RunWriter") -> bool:
 
     report = review(run)
     text = to_markdown(report)
+    if not run.trials and all(cell.state == "not run" for cell in report.cells.values()):
+        return False
     writer.write_text("report.md", text)
     for statistic in report.statistics:
         writer.write_text(f"{statistic}.csv", matrix_csv(report, statistic))

@@ -148,8 +148,8 @@ def doctor(
 @takes_run_options
 def calibrate(*, options: RunOptions, as_json: AsJson = False) -> None:
     """Measure the client itself on this machine: its floor, its ceiling, and how it keeps time."""
+    from embbench.loadsetup import calibrate_generator
     from embbench.planning import build_plan
-    from embbench.sweep import calibrate_generator
 
     config, _ = build_config(options)
     found = asyncio.run(calibrate_generator(config, build_plan(config)))

@@ -68,6 +68,34 @@ def plan_text(config: "RunConfig", plan: "Plan") -> str:
     ]
     lines.append("order of launches:")
     lines += [f"  {i}: {', '.join(e.targets)}" for i, e in enumerate(plan.episodes)]
+    lines += outlook_lines(config, plan)
     minutes = estimate_s(config, plan) / 60
     lines.append(f"{requests} measured requests; about {minutes:.1f} minutes, as a guess")
     return "\n".join(lines)
+
+
+def outlook_lines(config: "RunConfig", plan: "Plan") -> list[str]:
+    """What the plan will be able to say: which percentiles it carries, which difference it sees."""
+    from embbench.power import outlook
+
+    targets = len(plan.targets)
+    pairs = max(1, 2 * targets - 3) if targets > 1 else 0
+    lines = []
+    for requests in dict.fromkeys(work.requests for work in plan.work):
+        cells = [work.slug for work in plan.work if work.requests == requests]
+        seen = outlook(config.trials, requests, comparisons=pairs * 3 * len(plan.work))
+        carried = ", ".join(f"p{p:g}" for p in seen.closed) or "no percentile"
+        told = f"{', '.join(cells)}: will carry {carried}"
+        if seen.open:
+            told += "; " + ", ".join(f"p{p:g} needs {n} requests a trial" for p, n in seen.open)
+        lines.append(told)
+    if pairs and seen.detectable is None:
+        lines.append(
+            f"{config.trials} trials are too few for any verdict; 5 are the least (--trials 5)"
+        )
+    elif pairs:
+        lines.append(
+            f"{config.trials} trials will usually show a slowdown of {seen.detectable:.0%} or more, "
+            "if starts differ as on the machines that this was tried on"
+        )
+    return lines
