@@ -95,7 +95,7 @@ def outlook_lines(config: "RunConfig", plan: "Plan") -> list[str]:
         )
     elif pairs:
         lines.append(
-            f"{config.trials} trials will usually show a slowdown of {seen.detectable:.0%} or more, "
-            "if starts differ as on the machines that this was tried on"
+            f"{config.trials} trials will usually show a slowdown of {seen.detectable:.0%} or "
+            "more, if starts differ as on the machines that this was tried on"
         )
     return lines
