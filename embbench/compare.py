@@ -15,7 +15,6 @@ docs/statistics.md tells why, and how often each of these is wrong.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from numpy.typing import NDArray
 from embbench.evidence import (
     ALPHA,
     PAIRS,
-    Analysis,
     Contrast,
     beyond_p,
     contrast,
@@ -31,62 +29,29 @@ from embbench.evidence import (
     false_discovery,
     interval,
 )
+from embbench.questions import MIN_EFFECT, Comparison, Question, Verdict
 from embbench.stats import CONFIDENCE, PERCENTILES, Percentile, cell_percentile, percentile
 
-Verdict = Literal[
-    "faster", "slower", "no measurable difference", "too few trials", "not comparable"
+__all__ = [
+    "MIN_EFFECT",
+    "Comparison",
+    "Question",
+    "Verdict",
+    "compare_cells",
+    "detectable_log",
+    "judge",
+    "min_effects",
+    "noise_floor",
+    "relative_to",
 ]
 
-MIN_EFFECT = 0.02
-"""No difference under 2 % is called one, however sure: build, port and address layout move more."""
+APART_EFFECT, APART_SPREADS = 0.05, 3.0
+"""Two runs, one after the other: the least difference called, as a share and in standard deviations
+of a trial. What the machine did in between cannot be told from what the target did; it is taken to
+be no more than three times what a run shows from trial to trial.
+"""
 
 POWER = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Is the candidate faster or slower than the base, in one percentile of one cell?
-
-    ``paired``: both sides were driven in the same rounds of one run. ``refused`` says why the two
-    may not be compared (unlike, INVALID); the answer is then "not comparable". ``key`` is echoed.
-    """
-
-    base: Percentile
-    candidate: Percentile
-    paired: bool
-    refused: str = ""
-    key: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The answer to one `Question`; ratios are candidate / base, shares are 0.1 for 10 %.
-
-    ``verdict`` is None where none may be drawn, and ``reason`` says why, or what the verdict rests
-    on. ``low`` to ``high`` is the 95 % interval of ``ratio``. ``p_value`` is corrected for the
-    family, ``exact_p`` is the exact test's own. ``detectable`` is the smallest slowdown, as a
-    share, that this comparison would have called in 8 of 10 repetitions.
-    """
-
-    key: tuple[str, ...]
-    p: float
-    verdict: Verdict | None
-    reason: str
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    base_ns: float | None = None
-    candidate_ns: float | None = None
-    trials: tuple[int, int] = (0, 0)
-    analysis: Analysis | None = None
-    p_value: float | None = None
-    exact_p: float | None = None
-    min_effect: float = MIN_EFFECT
-    detectable: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready values; what is absent is null."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +78,11 @@ def judge(
         both = _logs(question)
         if both is not None and min(len(both[0]), len(both[1])) >= 2:
             base, candidate, paired = both
+            if question.apart:
+                effect = max(effect, _apart_effect(base, candidate))
             found = contrast(base, candidate, paired=paired)
             evidence = _Evidence(question, found, (len(base), len(candidate)), math.log1p(effect))
-            answer = _with_interval(answer, evidence)
+            answer = replace(_with_interval(answer, evidence), min_effect=effect)
             if answer.verdict is None and not answer.reason:
                 weighed[index] = evidence
         answers.append(answer)
@@ -251,6 +218,13 @@ def _logs(question: Question) -> tuple[NDArray[np.float64], NDArray[np.float64],
         pair = [np.log([side[number] for number in common]) for side in by_round]
         return pair[0], pair[1], True
     return np.log(base.trials_ns), np.log(candidate.trials_ns), False
+
+
+def _apart_effect(base: NDArray[np.float64], candidate: NDArray[np.float64]) -> float:
+    """The least difference of two runs that is more than a machine does by itself, as a share."""
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (base, candidate))
+    spread = math.sqrt(squares / (len(base) + len(candidate) - 2))
+    return max(APART_EFFECT, math.expm1(APART_SPREADS * spread))
 
 
 def _with_interval(answer: Comparison, evidence: _Evidence) -> Comparison:

@@ -176,6 +176,20 @@ def test_two_runs_are_compared_through_the_floor_that_both_hold() -> None:
     assert (lost.value_ns, lost.closed) == (None, False)
 
 
+def test_two_runs_without_a_common_floor_must_differ_by_more_than_a_machine_does() -> None:
+    rng = np.random.default_rng(12)
+    quiet = [cell(trials(rng, 8, f, start_sd=0.005)) for f in (1.0, 1.04, 1.1)]
+    moved, slow = (Question(quiet[0], q, paired=False, apart=True) for q in quiet[1:])
+    assert verdicts(judge([replace(moved, apart=False)])) == ["slower"]
+    (found,) = judge([moved])
+    assert (found.verdict, found.min_effect) == ("no measurable difference", 0.05)
+    assert verdicts(judge([slow])) == ["slower"]
+    restless = [cell(trials(rng, 8, f, start_sd=0.05)) for f in (1.0, 1.2)]
+    (unsure,) = judge([Question(restless[0], restless[1], paired=False, apart=True)])
+    assert unsure.verdict == "no measurable difference"
+    assert 0.1 < unsure.min_effect < 0.25  # three standard deviations of a trial
+
+
 def test_the_noise_floor_is_the_largest_difference_between_equals() -> None:
     def at(p: float, value: float, *, closed: bool = True) -> Percentile:
         return Percentile(p, value, None, None, closed, 400, (value,), (0,))

@@ -19,9 +19,9 @@ from noise import SHAPES, latencies_ns, recorded_starts
 from numpy.typing import ArrayLike, NDArray
 
 from embbench.bootstrap import hierarchical_interval, trial_draws
-from embbench.compare import Comparison, Question, compare_cells, judge
+from embbench.compare import Comparison, Question, compare_cells, judge, relative_to
 from embbench.evidence import contrast, interval
-from embbench.stats import PERCENTILES, cell_percentile, percentile
+from embbench.stats import PERCENTILES, Percentile, cell_percentile, percentile
 
 THRESHOLD = 0.05
 BOOTSTRAPPED = 40
@@ -76,6 +76,47 @@ def measure(shape: str, comparisons: int, trials: int, requests: int) -> Row:
         tuple(100 * held.reshape(-1, len(PERCENTILES)).mean(axis=0)),
         held_by_bootstrap,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two runs, one after the other: shares in percent of the comparisons of one shape.
+
+    Each for taking the trials as if they had been driven together, for what embbench does with two
+    runs that have nothing in common, and for what it does when both drove the same floor.
+    """
+
+    shape: str
+    wrong: tuple[float, ...]
+    called: tuple[float, ...]
+
+
+def measure_apart(shape: str, comparisons: int, trials: int, requests: int) -> Apart:
+    """Compare the second side of the first ``trials`` rounds with that of the next ``trials``."""
+    shares: dict[float, tuple[float, ...]] = {}
+    for effect, wanted in ((0.0, {"faster", "slower"}), (0.1, {"slower"})):
+        times = latencies_ns(shape, (comparisons, 2, 2 * trials, requests), effect=0, seed=trials)
+        slower = np.rint(times[:, 1, trials:] * (1 + effect)).astype(np.int64)
+        hits = np.zeros((comparisons, 3, len(PERCENTILES)), bool)
+        for number in range(comparisons):
+            floor, target = times[number]
+            sides = [cells(t) for t in (target[:trials], slower[number])]
+            floors = [cells(t) for t in (floor[:trials], floor[trials:])]
+            related = [
+                [relative_to(s, f) for s, f in zip(side, under, strict=True)]
+                for side, under in zip(sides, floors, strict=True)
+            ]
+            for way, (pair, apart) in enumerate(((sides, False), (sides, True), (related, False))):
+                family = [Question(*both, False, apart=apart) for both in zip(*pair, strict=True)]
+                hits[number, way] = [answer.verdict in wanted for answer in judge(family)]
+        shares[effect] = tuple(100 * hits.mean(axis=(0, 2)))
+    return Apart(shape, shares[0.0], shares[0.1])
+
+
+def cells(trials: NDArray[np.int64]) -> list[Percentile]:
+    """The cell's percentiles of an array (trials, requests)."""
+    ordered = np.sort(trials, axis=-1)
+    return [cell_percentile([percentile(t, p, ordered=True) for t in ordered]) for p in PERCENTILES]
 
 
 def bootstrap_held(times: NDArray[np.int64]) -> float:
@@ -179,6 +220,26 @@ def simulated_table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def apart_table(rows: Sequence[Apart]) -> list[str]:
+    """The honesty table of two runs, one after the other."""
+    lines = [
+        "| noise | equal servers called different: as if driven together | embbench, nothing in "
+        "common | embbench, same floor in both | 10 % slower called slower: as if together "
+        "| nothing in common | same floor |",
+        "|:--|--:|--:|--:|--:|--:|--:|",
+    ]
+    means = Apart(
+        "**all**",
+        tuple(np.mean([r.wrong for r in rows], axis=0)),
+        tuple(np.mean([r.called for r in rows], axis=0)),
+    )
+    return lines + [
+        f"| {r.shape} | {' | '.join(f'{w:.2f} %' for w in r.wrong)} "
+        f"| {' | '.join(f'{c:.0f} %' for c in r.called)} |"
+        for r in (*rows, means)
+    ]
+
+
 _AVERAGED = ("practice_wrong", "wrong", "practice_called", "called", "held", "bootstrap_held")
 
 
@@ -198,8 +259,16 @@ def main() -> None:
         with ProcessPoolExecutor(asked.jobs) as pool:
             rows = list(pool.map(work, SHAPES))
         count = len(SHAPES) * asked.comparisons * len(PERCENTILES)
-        print(f"\n## Simulated: {trials} trials of {requests} requests, {count} comparisons\n")
+        plan = f"{trials} trials of {requests} requests"
+        print(f"\n## Simulated, one run: {plan}, {count} comparisons\n")
         print("\n".join(simulated_table(rows)))
+    few = asked.comparisons // 2
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        work_apart = partial(measure_apart, comparisons=few, trials=8, requests=200)
+        apart = list(pool.map(work_apart, SHAPES))
+    count = len(SHAPES) * few * len(PERCENTILES)
+    print(f"\n## Simulated, two runs: 8 trials of 200 requests, {count} comparisons\n")
+    print("\n".join(apart_table(apart)))
 
 
 if __name__ == "__main__":
