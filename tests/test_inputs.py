@@ -274,7 +274,7 @@ def test_a_length_with_little_room_is_used_to_the_last_text_and_no_further() -> 
 
 
 def test_namespaces_at_hashed_places_are_kept_apart_where_they_would_meet() -> None:
-    # 3000 stretches fill a thousandth of 12 * 293**3 numbers: some pairs would meet, either way round
+    # 3000 stretches fill a thousandth of 12 * 293**3 numbers: some would meet, either way round
     demands = [Demand(str(i), 4, 90) for i in range(3000)]
     source = TextSource(recipe_of("word level"), 4, demands)
     assert sum(d.count for d in demands) * 1000 < source.capacity(4)
