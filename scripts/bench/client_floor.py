@@ -1,0 +1,123 @@
+"""What each load tool adds to an answer that a server gives at once.
+
+    scripts/bench/client_floor [--bodies a,b,c,d,e,f] [--concurrency 1,8,32] [--repeats 3]
+                               [--seconds 1.5] [--tools wrk,embbench] [--json FILE]
+
+nginx serves canned embedding answers (dimension 1024) on one core; the tools run on another, in
+turn, `--repeats` times: a) 1 float, b) 15 float, c) 15 base64, d) 64 float, e) 1024 float,
+f) 1024 base64. embbench keeps every sample and every body, as in a run. Prints medians and, for
+p50, p99 and requests/s, the median of the ratios to wrk in the same turn. Needs nginx and taskset
+(`apt-get install nginx-light wrk`); tools that are not there are named and left out.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from client_floor_nginx import canned_nginx, nginx_path
+from client_floor_tools import TOOLS, Reading, Task, median, missing
+
+from embbench.load.nullserver import canned_body
+from embbench.plan import Encoding
+
+BODIES: dict[str, tuple[int, Encoding]] = {
+    "a": (1, "float"),
+    "b": (15, "float"),
+    "c": (15, "base64"),
+    "d": (64, "float"),
+    "e": (1024, "float"),
+    "f": (1024, "base64"),
+}
+HEADER = (
+    "| body | c | tool | n | p50 ms | x wrk | p99 ms | x wrk | req/s | x wrk | CPU ms/req |\n"
+    "|:--|--:|:--|--:|--:|--:|--:|--:|--:|--:|--:|"
+)
+
+
+def request_of(batch: int, encoding: Encoding) -> bytes:
+    """A request of 80 tokens an input, or so."""
+    words = ["word " * 80] * batch
+    return json.dumps({"model": "null", "input": words, "encoding_format": encoding}).encode()
+
+
+def ratio(name: str, of: list[Reading], to: list[Reading]) -> str:
+    """Median of the ratios turn by turn."""
+    if not to:
+        return "-"
+    pairs = zip(of, to, strict=True)
+    return f"{statistics.median(getattr(a, name) / getattr(b, name) for a, b in pairs):.2f}"
+
+
+def row(body: str, concurrency: int, tool: str, readings: list[Reading], wrk: list[Reading]) -> str:
+    """One line of the table."""
+    m = median(readings)
+    return (
+        f"| {body} | {concurrency} | {tool} | {m.requests} "
+        f"| {m.p50_ms:.3f} | {ratio('p50_ms', readings, wrk)} "
+        f"| {m.p99_ms:.3f} | {ratio('p99_ms', readings, wrk)} "
+        f"| {m.rps:.0f} | {ratio('rps', readings, wrk)} | {m.cpu_ms:.3f} |"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bodies", default="a,b,c,d,e,f")
+    parser.add_argument("--concurrency", default="1,8,32")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.5)
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--arena-mib", type=int, default=2048, help="memory for kept bodies")
+    parser.add_argument("--model", default="gpt2", help="tokenizer folder for the heavy tools")
+    parser.add_argument("--json", type=Path, help="write all readings here")
+    args = parser.parse_args()
+    if nginx_path() is None or shutil.which("taskset") is None:
+        print("client_floor: needs nginx and taskset: apt-get install nginx-light util-linux")
+        return 1
+    cpus = sorted(os.sched_getaffinity(0))
+    server_cpu, client_cpu = (cpus[0], cpus[-1]) if len(cpus) > 1 else (None, None)
+    if server_cpu is None:
+        print("only one core: server and client share it, ratios say little", file=sys.stderr)
+    asked = [name.strip() for name in args.tools.split(",")]
+    for name in asked:
+        if why := missing(name):
+            print(f"left out: {name}: {why}", file=sys.stderr)
+    tools = [name for name in asked if missing(name) is None]
+    bodies = {key: canned_body(*BODIES[key], 1024, shortest=True) for key in args.bodies.split(",")}
+    log = []
+    print(HEADER, flush=True)
+    with canned_nginx(bodies, server_cpu) as base_url:
+        for key, body in bodies.items():
+            for concurrency in map(int, args.concurrency.split(",")):
+                task = Task(
+                    url=f"{base_url}/{key}/v1/embeddings",
+                    request=request_of(*BODIES[key]),
+                    response_bytes=len(body),
+                    concurrency=concurrency,
+                    seconds=args.seconds,
+                    cpu=client_cpu,
+                    arena_bytes=args.arena_mib << 20,
+                    model=args.model,
+                )
+                readings: dict[str, list[Reading]] = {name: [] for name in tools}
+                for turn in range(args.repeats):
+                    for name in tools[turn % len(tools) :] + tools[: turn % len(tools)]:
+                        readings[name].append(TOOLS[name](task))
+                for name in tools:
+                    print(row(key, concurrency, name, readings[name], readings.get("wrk", [])))
+                    log += [
+                        {"body": key, "concurrency": concurrency, "tool": name, **asdict(reading)}
+                        for reading in readings[name]
+                    ]
+                sys.stdout.flush()
+    if args.json:
+        args.json.write_text(json.dumps(log, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
