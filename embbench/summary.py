@@ -4,7 +4,8 @@ In: the measured `Samples` of a trial. Out: a `TrialSummary`, small enough to ke
 so that a run of any size is read trial by trial. `cell_summary` needs nothing else.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from embbench.stats import PERCENTILES, Percentile, cell_percentile, linear, per
 
 Time = Literal["response", "service"]
 """Which time is a latency: from the intended start (open loop) or from the send."""
+
+_NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +72,28 @@ class CellSummary:
 
 
 def trial_summary(
-    samples: Samples,
+    samples: Samples | Iterable[Samples],
     *,
     time: Time,
     round_index: int = 0,
     ps: Sequence[float] = PERCENTILES,
 ) -> TrialSummary:
-    """Summarise one trial; warm-up rows are left out."""
-    measured = samples.measured
-    good = measured.ok
-    latencies = np.sort(good.response_time_ns if time == "response" else good.service_time_ns)
-    lag = np.sort(measured.send_lag_ns)
-    failed = len(measured) - len(good)
+    """Summarise one trial; warm-up rows are left out.
+
+    ``samples`` may come in pieces (`batches.sample_batches`), of which only two times a request are
+    kept: memory is 16 bytes a request.
+    """
+    pieces = [samples] if isinstance(samples, Samples) else samples
+    kept = [_piece(piece.measured, time) for piece in pieces]
+    latencies = np.sort(np.concatenate([np.empty(0, np.int64), *(k.latencies for k in kept)]))
+    lag = np.sort(np.concatenate([np.empty(0, np.int64), *(k.send_lag for k in kept)]))
+    failed = len(lag) - len(latencies)
     some = len(latencies) > 0
     return TrialSummary(
         round_index=round_index,
         n=len(latencies),
         failed=failed,
-        errors=measured.error_counts(),
+        errors=_added(k.errors for k in kept),
         min_ns=int(latencies[0]) if some else None,
         mean_ns=float(latencies.mean()) if some else None,
         max_ns=int(latencies[-1]) if some else None,
@@ -97,20 +104,46 @@ def trial_summary(
         send_lag_p50_ns=linear(lag, 50),
         send_lag_p99_ns=linear(lag, 99),
         send_lag_max_ns=int(lag[-1]) if len(lag) else None,
-        sent_rps=_rate(measured.rows["start_ns"]),
-        answered_rps=_answered(measured, good),
-        request_bytes=float(measured.rows["request_bytes"].mean()) if len(measured) else None,
-        response_bytes=float(good.rows["response_bytes"].mean()) if some else None,
+        sent_rps=_rate(kept, len(lag) - 1, "last_start"),
+        answered_rps=_rate(kept, len(latencies), "last_end"),
+        request_bytes=sum(k.request_bytes for k in kept) / len(lag) if len(lag) else None,
+        response_bytes=sum(k.response_bytes for k in kept) / len(latencies) if some else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What is kept of a piece of a trial; bytes are sums, of all requests and of successes."""
+
+    latencies: NDArray[np.int64]
+    send_lag: NDArray[np.int64]
+    errors: dict[str, int]
+    first_start: int
+    last_start: int
+    last_end: int
+    request_bytes: int
+    response_bytes: int
+
+
+def _piece(measured: Samples, time: Time) -> _Piece:
+    good = measured.ok
+    starts, ends = measured.rows["start_ns"], measured.rows["end_ns"]
+    nothing = len(measured) == 0
+    return _Piece(
+        good.response_time_ns if time == "response" else good.service_time_ns,
+        measured.send_lag_ns,
+        measured.error_counts(),
+        _NEVER if nothing else int(starts.min()),
+        0 if nothing else int(starts.max()),
+        0 if nothing else int(ends.max()),
+        int(measured.rows["request_bytes"].sum()),
+        int(good.rows["response_bytes"].sum()),
     )
 
 
 def cell_summary(trials: Sequence[TrialSummary]) -> CellSummary:
     """What the trials of one cell say together; there must be at least one."""
     rounds = [t.round_index for t in trials]
-    errors: dict[str, int] = {}
-    for trial in trials:
-        for name, count in trial.errors.items():
-            errors[name] = errors.get(name, 0) + count
     lows = [t.min_ns for t in trials if t.min_ns is not None]
     highs = [t.max_ns for t in trials if t.max_ns is not None]
     failed = sum(t.failed for t in trials)
@@ -120,7 +153,7 @@ def cell_summary(trials: Sequence[TrialSummary]) -> CellSummary:
         trials=tuple(trials),
         n=sum(t.n for t in trials),
         failed=failed,
-        errors=dict(sorted(errors.items(), key=lambda item: -item[1])),
+        errors=_added(t.errors for t in trials),
         min_ns=min(lows, default=None),
         max_ns=max(highs, default=None),
         percentiles=_together([t.percentiles for t in trials], rounds),
@@ -134,18 +167,21 @@ def _together(
     return tuple(cell_percentile(same, rounds=rounds) for same in zip(*trials, strict=True))
 
 
-def _rate(starts_ns: NDArray[np.int64]) -> float | None:
-    """Requests a second between the first and the last start; None of fewer than two."""
-    if len(starts_ns) < 2 or starts_ns.max() == starts_ns.min():
-        return None
-    return float((len(starts_ns) - 1) / (starts_ns.max() - starts_ns.min()) * 1e9)
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts of the same names added up, most frequent first."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total.most_common())
 
 
-def _answered(measured: Samples, good: Samples) -> float | None:
-    if len(good) == 0:
-        return None
-    first, last = measured.rows["start_ns"].min(), measured.rows["end_ns"].max()
-    return float(len(good) / (last - first) * 1e9) if last > first else None
+def _rate(
+    pieces: Sequence[_Piece], count: int, until: Literal["last_start", "last_end"]
+) -> float | None:
+    """``count`` a second from the first start on; None where there is no time or no count."""
+    first = min((p.first_start for p in pieces), default=_NEVER)
+    last = max((getattr(p, until) for p in pieces), default=0)
+    return count / (last - first) * 1e9 if count > 0 and last > first else None
 
 
 def _jsonable(value: Any) -> Any:

@@ -2,11 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from embbench.samples import MEASURED, RECORD, WARMUP, Samples
+from embbench.batches import sample_batches
+from embbench.errors import RunError
+from embbench.samples import MEASURED, RECORD, WARMUP, Samples, write_samples
 from embbench.summary import cell_summary, trial_summary
 
 MS = 1_000_000
@@ -92,3 +95,30 @@ def test_a_cell_holds_its_trials_and_their_rounds() -> None:
     assert [a.value_ns for a in cell.adjusted] == pytest.approx([20 * MS, 20 * MS, math.inf])
     text = json.dumps(cell.to_json(), allow_nan=False)
     assert json.loads(text)["adjusted"][2]["value_ns"] == "inf"
+
+
+def test_a_trial_in_pieces_is_the_same_trial(tmp_path: Path) -> None:
+    whole = trial(list(np.linspace(10, 90, 400)), failures_ms=(1.0, 2.0), lag_ms=3)
+    path = tmp_path / "trial.parquet"
+    write_samples(path, whole, {})
+    pieces = list(sample_batches(path, rows=150))
+    assert [len(p) for p in pieces] == [150, 150, 105]
+    expected = trial_summary(whole, time="service")
+    assert trial_summary(pieces, time="service") == expected
+    assert expected.errors == {"http 503": 2}
+    lean = sample_batches(path, ("start_ns", "end_ns", "error", "phase"), rows=150)
+    assert trial_summary(lean, time="service").percentiles == expected.percentiles
+    assert trial_summary([], time="service").n == 0
+
+
+def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:
+    path = tmp_path / "trial.parquet"
+    with pytest.raises(RunError, match="not readable as samples"):
+        list(sample_batches(path))
+    write_samples(path, trial([1.0]), {})
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(RunError, match="cut short"):
+        list(sample_batches(path))
+    write_samples(path, trial([1.0]), {"embbench_schema": "99"})
+    with pytest.raises(RunError, match="schema 99"):
+        list(sample_batches(path))
