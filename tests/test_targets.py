@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from aiohttp import web
 from scripted_faults import FAULTS
 from scripted_server import ScriptedServer, scripted_process
 
@@ -92,6 +93,35 @@ async def test_healthy_before_it_is_ready_is_not_ready(context: Context) -> None
         assert time.monotonic() - began >= 2
         assert up.ready_after_s >= 2
         assert up.findings == ()
+
+
+async def test_good_answers_count_only_in_a_row() -> None:
+    async with ScriptedServer(fault="null", fault_request=2) as server:
+        await wait_ready(Probe(server.url, None, (2, 15), timeout_s=30), Seen())
+        assert [entry.batch for entry in server.log] == [2, 2, 2, 2, 2, 2, 15, 15]
+
+
+async def test_a_server_without_a_model_list_is_asked_by_a_default_name() -> None:
+    async def answer(request: web.BaseRequest) -> web.Response:
+        if not request.path.endswith("/embeddings"):
+            return web.Response(status=404)
+        asked = await request.json()
+        names.add(asked["model"])
+        items = [{"index": i, "embedding": [0.6, 0.8]} for i in range(len(asked["input"]))]
+        return web.json_response({"data": items})
+
+    names: set[str] = set()
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        assert (await wait_ready(Probe(url, None, (2,), timeout_s=30), Seen())).model == "default"
+        assert (await wait_ready(Probe(url, "mine", (2,), timeout_s=30), Seen())).model == "mine"
+    finally:
+        await runner.cleanup()
+    assert names == {"default", "mine"}
 
 
 async def test_a_server_that_dies_at_start_shows_its_last_words(context: Context) -> None:
