@@ -81,12 +81,18 @@ def trial_summary(
     """Summarise one trial; warm-up rows are left out.
 
     ``samples`` may come in pieces (`batches.sample_batches`), of which only two times a request are
-    kept: memory is 16 bytes a request.
+    kept, in 16 bytes a request.
     """
-    pieces = [samples] if isinstance(samples, Samples) else samples
-    kept = [_piece(piece.measured, time) for piece in pieces]
-    latencies = np.sort(np.concatenate([np.empty(0, np.int64), *(k.latencies for k in kept)]))
-    lag = np.sort(np.concatenate([np.empty(0, np.int64), *(k.send_lag for k in kept)]))
+    kept: list[_Piece] = []
+    times: list[NDArray[np.int64]] = []
+    lags: list[NDArray[np.int64]] = []
+    for piece in [samples] if isinstance(samples, Samples) else samples:
+        measured = piece.measured
+        good = measured.ok
+        kept.append(_piece(measured, good))
+        times.append(good.response_time_ns if time == "response" else good.service_time_ns)
+        lags.append(measured.send_lag_ns)
+    latencies, lag = _sorted(times), _sorted(lags)
     failed = len(lag) - len(latencies)
     some = len(latencies) > 0
     return TrialSummary(
@@ -115,8 +121,6 @@ def trial_summary(
 class _Piece:
     """What is kept of a piece of a trial; bytes are sums, of all requests and of successes."""
 
-    latencies: NDArray[np.int64]
-    send_lag: NDArray[np.int64]
     errors: dict[str, int]
     first_start: int
     last_start: int
@@ -125,13 +129,10 @@ class _Piece:
     response_bytes: int
 
 
-def _piece(measured: Samples, time: Time) -> _Piece:
-    good = measured.ok
+def _piece(measured: Samples, good: Samples) -> _Piece:
     starts, ends = measured.rows["start_ns"], measured.rows["end_ns"]
     nothing = len(measured) == 0
     return _Piece(
-        good.response_time_ns if time == "response" else good.service_time_ns,
-        measured.send_lag_ns,
         measured.error_counts(),
         _NEVER if nothing else int(starts.min()),
         0 if nothing else int(starts.max()),
@@ -165,6 +166,14 @@ def _together(
     trials: Sequence[tuple[Percentile, ...]], rounds: Sequence[int]
 ) -> tuple[Percentile, ...]:
     return tuple(cell_percentile(same, rounds=rounds) for same in zip(*trials, strict=True))
+
+
+def _sorted(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """All parts in one sorted array; ``parts`` is emptied, so that they are not held twice."""
+    values = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    parts.clear()
+    values.sort()
+    return values
 
 
 def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
