@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -38,6 +39,8 @@ from embbench.telemetry import write_telemetry
 from embbench.trialrun import TrialContext, run_trial
 from embbench.verify import verify_pool
 from embbench.wire import WireError
+
+_GATE_TEXTS_A_ROUND = 64
 
 _DEATH_TOLD_S = 1.0
 """A server that refuses because it is dying has died by then, which is the better reason."""
@@ -93,6 +96,7 @@ class _Conductor:
         self.context = context
         self.source: TextSource | None = None
         self.gates: dict[str, GateResult] = {}
+        self.first_gates: dict[str, GateResult] = {}
         self.settings: dict[str, dict[str, Setting]] = {}
         self.sketches: dict[tuple[Work, int], dict[str, Sketches]] = {}
 
@@ -105,25 +109,27 @@ class _Conductor:
                     bring_up(name, self.config.all_targets[name], self._context(name, launch))
                 )
                 await self._record_launch(launch, up[name])
-            await while_alive(self._prepare(up), *up.values())
+            await while_alive(self._prepare(up, trials[0].index), *up.values())
             for trial in trials:
                 if self.gates[trial.target].passed:
                     await while_alive(self._one(launch, trial, up[trial.target]), *up.values())
                 self.progress.trial_done()
 
-    async def _prepare(self, up: dict[str, Endpoint]) -> None:
+    async def _prepare(self, up: dict[str, Endpoint], round_index: int) -> None:
         """Texts, once a run; the gate, once a launch."""
         if self.source is None:
             self.progress.step("calibrating texts")
             self.source = await self._texts(next(iter(up.values())))
         for name, endpoint in up.items():
             self.progress.step(f"{name}: checking answers before load")
-            gate = await run_gate(endpoint, self.source, gate_plan(self.config, name))
+            gate = await run_gate(endpoint, self.source, self._gate_plan(name, round_index))
             if not gate.passed and self.gates.get(name, gate).passed:
                 worst = next(row for row in gate.rows if row.status == "FAIL")
                 self.progress.say(f"{name} is INVALID: {worst.what}")
             self.writer.add_findings(gate.findings)
             self.gates[name] = gate
+            if round_index == 0:
+                self.first_gates[name] = gate
         self.writer.update(agreement=[pair.to_json() for pair in self._agreement()])
 
     async def _one(self, launch: int, trial: Trial, endpoint: Endpoint) -> None:
@@ -156,6 +162,11 @@ class _Conductor:
         except WireError as exc:
             await asyncio.sleep(_DEATH_TOLD_S)
             raise TargetError(f"target '{endpoint.target}': calibrating texts: {exc}") from exc
+
+    def _gate_plan(self, target: str, round_index: int) -> GatePlan:
+        """Each round has texts of its own: an external server is not started anew."""
+        first_text = round_index * _GATE_TEXTS_A_ROUND
+        return replace(gate_plan(self.config, target), first_text=first_text)
 
     def _context(self, target: str, launch: int) -> Context:
         pinned = pinning(self.config.generator)
@@ -193,8 +204,8 @@ class _Conductor:
         )
 
     def _agreement(self) -> list[Pair]:
-        """The gate's texts on every pair of targets that have passed so far."""
-        passed = {name: gate for name, gate in self.gates.items() if gate.passed}
+        """The first round's gate texts, the same for all, on every pair that has passed."""
+        passed = {name: gate for name, gate in self.first_gates.items() if gate.passed}
         return compare_targets(
             {name: gate.reference for name, gate in passed.items()},
             {name: gate.reference_tokens for name, gate in passed.items()},

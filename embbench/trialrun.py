@@ -107,6 +107,7 @@ async def run_trial(
                 dimension=gate.dimension,
                 seed=config.seed,
                 singles=config.checks.content_texts,
+                dimensions=config.checks.dimensions,
             )
         verification = await asyncio.to_thread(
             verify_trial,

@@ -27,8 +27,9 @@ class Session:
         self.base64_bytes: int | None = None
 
     def texts(self, tokens: int, count: int) -> list[str]:
-        """The first texts of the gate at this length."""
-        return self.source.texts(tokens, "gate", self.plan.first_text, count)
+        """Texts of the gate at this length; of the shortest there are too few to move on."""
+        first = self.plan.first_text if tokens in self.plan.isls else 0
+        return self.source.texts(tokens, "gate", first, count)
 
     @property
     def lengths(self) -> list[int]:
