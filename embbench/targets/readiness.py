@@ -9,6 +9,7 @@ import asyncio
 import base64
 import binascii
 import itertools
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -234,5 +235,6 @@ def _brief(exc: Exception) -> str:
     if isinstance(exc, TimeoutError):
         return "time-out"
     if isinstance(exc, aiohttp.ClientConnectorError):
-        return f"cannot connect ({exc.os_error.strerror or exc.os_error})"
+        number = exc.os_error.errno
+        return f"cannot connect ({os.strerror(number) if number else exc.os_error})"
     return f"{type(exc).__name__}: {exc}"[:_SHOWN]
