@@ -94,9 +94,11 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
     return value
 
 
-def segments() -> set[str]:
-    """Shared-memory segments of embbench."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith("embbench")}  # noqa: PTH208
+def orphans() -> list[str]:
+    """Shared-memory segments of embbench whose owner, named by its pid, is gone."""
+    names = [name.split("-") for name in os.listdir("/dev/shm")]  # noqa: PTH208
+    ours = [name for name in names if name[0] == "embbench"]
+    return ["-".join(name) for name in ours if not psutil.pid_exists(int(name[2]))]
 
 
 def write_config(folder: Path, **keys: Any) -> str:
