@@ -153,16 +153,19 @@ def relative_to(side: Percentile, control: Percentile) -> Percentile:
 def noise_floor(pairs: Iterable[Question]) -> dict[float, float]:
     """The largest difference seen between equal targets, for each percentile, as a share.
 
-    In: the questions of an A/A pair, one a cell and percentile; open percentiles are left out.
+    In: the questions of an A/A pair, one a cell and percentile. Open percentiles count only where
+    no cell has a closed one: better a floor that is too high than none.
     """
-    floor: dict[float, float] = {}
+    closed: dict[float, float] = {}
+    opened: dict[float, float] = {}
     for question in pairs:
         base, candidate = question.base, question.candidate
-        if not (base.value_ns and candidate.value_ns and base.closed and candidate.closed):
+        if not (base.value_ns and candidate.value_ns):
             continue
-        seen = math.exp(abs(math.log(candidate.value_ns / base.value_ns))) - 1
-        floor[question.base.p] = max(seen, floor.get(question.base.p, 0.0))
-    return floor
+        seen = math.expm1(abs(math.log(candidate.value_ns / base.value_ns)))
+        floor = closed if base.closed and candidate.closed else opened
+        floor[base.p] = max(seen, floor.get(base.p, 0.0))
+    return opened | closed
 
 
 def min_effects(

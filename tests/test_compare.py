@@ -200,8 +200,11 @@ def test_the_noise_floor_is_the_largest_difference_between_equals() -> None:
         Question(at(99, 100), at(99, 270, closed=False), paired=True),
     ]
     floor = noise_floor(pairs)
-    assert floor == {50: pytest.approx(0.08)}
-    assert min_effects(floor) == {50: pytest.approx(0.08), 90: MIN_EFFECT, 99: MIN_EFFECT}
+    assert floor == {50: pytest.approx(0.08), 99: pytest.approx(1.7)}
+    effects = min_effects(floor)
+    assert effects == {50: pytest.approx(0.08), 90: MIN_EFFECT, 99: pytest.approx(1.7)}
+    carried = Question(at(99, 100), at(99, 104), paired=True)
+    assert noise_floor([*pairs, carried])[99] == pytest.approx(0.04)
 
 
 def test_what_is_detectable_is_called_in_eight_of_ten() -> None:
