@@ -236,7 +236,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._filled >= MAX_HEAD_BYTES:
             self._finish("bad-http", now_ns)
-        elif into is self._pool.scratch:
+            return
+        if self._slot is not None and self._filled + PAD > self._slot.size:
+            self._grow(exchange, self._slot, 2 * self._slot.size)
+        if self._into is self._pool.scratch:
             # Other connections read into the scratch memory too: move the unfinished head away.
             self._into = anonymous_slot(MAX_HEAD_BYTES + PAD)
             self._into.view[: self._filled] = into.view[: self._filled]
@@ -244,18 +247,19 @@ class Connection(asyncio.BufferedProtocol):
     def _begin_body(self, exchange: Exchange, answer: _Answer, begin: int, now_ns: int) -> None:
         """The head is known and ends at ``begin``; what follows it may have come already."""
         here = self._filled - begin
+        came = self._into.view[begin : self._filled]
         slot = self._slot
         if slot is not None:
             exchange.kept_at = slot.start + begin
         if answer.complete:  # 204, 304, or Content-Length: 0
-            self._finish_whole(now_ns, self._into.view[begin : self._filled])
+            self._finish_whole(now_ns, came)
         elif answer.transfer:
             if answer.transfer != b"chunked":  # we offered no other
                 self._finish("bad-http", now_ns)
                 return
             exchange.chunked = True
             self._state = "chunked"
-            pieces = bytes(self._into.view[begin : self._filled])
+            pieces = bytes(came)
             self._filled = begin
             if pieces:
                 self._feed(exchange, pieces, now_ns)
@@ -263,13 +267,15 @@ class Connection(asyncio.BufferedProtocol):
             if answer.length > self._pool.max_body_bytes:
                 self._finish("body-too-large", now_ns)
                 return
+            if answer.length > self._pool.arena.slot_bytes:
+                self._pool.arena.expect(answer.length)
             self._state = "length"
             self._left = answer.length
             self._end = begin + answer.length
             if slot is not None and self._end + PAD > slot.size:
                 self._grow(exchange, slot, self._end + PAD)
             self._filled = begin
-            self._read_length(exchange, here, now_ns, self._into.view[begin : begin + here])
+            self._read_length(exchange, here, now_ns, came)
         else:
             self._state = "until-close"
             self._keep_alive = False
@@ -342,7 +348,8 @@ class Connection(asyncio.BufferedProtocol):
             exchange.unkept, exchange.kept_at = True, -1
         else:
             new.view[: self._filled] = old.view[: self._filled]
-            exchange.kept_at += new.start - old.start
+            if exchange.kept_at >= 0:
+                exchange.kept_at += new.start - old.start
             self._into = new
         self._slot = new
         return new

@@ -136,6 +136,7 @@ class LoadProcesses:
                 stdout=errors,
                 stderr=errors,
                 pass_fds=(theirs.fileno(), follow),
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # nothing is multiplied here
                 start_new_session=True,  # Ctrl-C reaches the conductor, which ends the trial
             )
         finally:
