@@ -28,10 +28,11 @@ def recipe(name: str, config: ReferenceTarget, ports: Ports, context: Context) -
     if config.engine != "numpy":
         python = server_python(config.python, context.server_python)
     options = serve_options(name, config, context, python, ports.free())
-    package, scratch = _package_path(python)
-    env = launch_env(config, pythonpath=str(package))
+    env = {}
     if config.engine == "vllm":
-        env = require(name, "vllm", python, config.pythonpath).engine_env() | env
+        env = require(name, "vllm", python, config.pythonpath).engine_env()
+    package, scratch = _package_path(python)
+    env |= launch_env(config, pythonpath=str(package))
     if config.cwd is None:  # a module that lies in the working folder shadows none of ours
         env = {"PYTHONSAFEPATH": "1", **env}
     spec = ProcessSpec(
