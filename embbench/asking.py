@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from embbench.checks import Flaw, check_content, cosines_of
+from embbench.checks import Flaw, check_content
 from embbench.content import Known
 from embbench.errors import TargetError
 from embbench.plan import Encoding
@@ -192,8 +192,8 @@ async def known_vectors(
     """Ask again, after a trial, for a seeded sample of its texts, to check its vectors against.
 
     ``singles`` texts are asked one by one, and up to ``mixed`` others together, from many requests
-    and positions, in two orders: what both orders agree on is known, and where they do not agree
-    the server mixes its answers up. ``bodies(seq)`` is the body of a measured request. An answer
+    and positions, in two orders: if both agree they are known, and if not the server mixes its
+    answers up. ``bodies(seq)`` is the body of a measured request. An answer
     that does not come is only a warning: the trial's own may still be right. ``dimensions`` is
     sent where the trial sent it.
     """
@@ -217,16 +217,15 @@ async def known_vectors(
         if len(together) > 1:
             order = random.permutation(len(together))
             one, other = await ask(together), await ask(together[order])
-            again = other[np.argsort(order)]
-            agree = cosines_of(one, again) >= cosine_min
             source = "the same text in another batch"
-            known.append(
-                Known(together[agree] // batch, together[agree] % batch, one[agree], source)
-            )
+            again = other[np.argsort(order)]
+            mixed_up = check_content(one, np.arange(len(one)), again, cosine_min, source)
             flaws = [
                 replace(flaw, what=f"asked again after the trial: {flaw.what}", item=None)
-                for flaw in check_content(one, np.arange(len(one)), again, cosine_min, source)
+                for flaw in mixed_up
             ]
+            if not mixed_up:
+                known.append(Known(together // batch, together % batch, one, source))
     except WireError as error:
         what = f"the texts of the trial could not be asked again: {error}"
         flaws.append(Flaw("content", "warn", what))

@@ -1,10 +1,14 @@
-"""Shared fixtures: free ports and the scripted server."""
+"""Shared fixtures: free ports and the scripted server. Property tests have no deadline."""
 
 import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from hypothesis import settings
 from scripted_server import ScriptedServer
+
+settings.register_profile("embbench", deadline=None)  # shared machines pause at will
+settings.load_profile("embbench")
 
 
 @pytest.fixture

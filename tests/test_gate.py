@@ -90,12 +90,16 @@ async def test_a_batch_limit_is_a_warning_and_counts_are_asked_in_parts(
 
 
 async def test_the_first_text_can_be_moved_on(scripted_server: ScriptedServer) -> None:
-    repeated = []
+    scripted_server.keep_bodies = True
+    sent: list[set[str]] = []
     for first in (0, 100):
         plan = GatePlan([80], [15], ["float"], first_text=first)
         assert (await run_gate(endpoint(scripted_server), Words(), plan)).passed
-        repeated.append(scripted_server.counts.repeated_texts)
-    assert repeated[1] == 2 * repeated[0]  # each pass repeats its own texts, and no others
+        texts = {text for body in scripted_server.bodies for text in orjson.loads(body)["input"]}
+        sent.append({text for text in texts if " " in text})  # there are few of two tokens
+        scripted_server.bodies.clear()
+    assert len(sent[0]) >= 15
+    assert not sent[0] & sent[1]
 
 
 async def test_silent_truncation_is_measured(scripted_server: ScriptedServer) -> None:
@@ -356,6 +360,7 @@ async def test_a_server_that_mixes_up_is_found_when_asked_again(
         assert flaw.severity == "fail"
         assert flaw.what.startswith("asked again after the trial: vectors permuted: input")
         assert len(known[0].vectors) == 4
+        assert len(known) == 1  # what is not certain is not known
         scripted_server.knobs = Script(error_share=1.0)
         known, flaws = await known_vectors(
             asker,

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from embbench import wire
 from embbench.wire import Decoded, WireError, decode
 
 
@@ -293,16 +295,23 @@ def test_gzip_is_unpacked_but_never_beyond_its_bound() -> None:
     assert "damaged" in str(why(good, gzip=True))
     assert "after the end of the gzip body" in str(why(packed + b"xx", gzip=True))
     bomb = gzip.compress(good[:-1] + b" " * 30_000_000 + b"}")
-    assert "unpacks to more than" in str(why(bomb, gzip=True, count=2, dimension=3))
+    tracemalloc.start()
+    try:
+        assert "unpacks to more than" in str(why(bomb, gzip=True, count=2, dimension=3))
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_failure_leaves_the_parser_usable() -> None:
     """Views of a document that a traceback keeps alive would forbid to parse another."""
-    errors = []
+    decode(body(answer(VECTORS)))
+    parser, errors = wire._local.parser, []
     for payload in (replaced("null"), body([1]), replaced("[1]"), body({"data": [[]]})) * 3:
         errors.append(why(payload))
         assert decode(body(answer(VECTORS))).matrix.tobytes() == VECTORS.tobytes()
-    assert len(errors) == 12
+    assert len(errors) == 12  # all of them alive, with their tracebacks
+    assert wire._local.parser is parser
 
 
 def test_usage_of_a_wrong_type_is_named_and_missing_usage_is_not() -> None:

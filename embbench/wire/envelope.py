@@ -9,6 +9,7 @@ from typing import Final
 
 from embbench.wire.reasons import WireError, not_json
 
+WORDS_MAX: Final = 240
 UNPACKED_BYTES_MAX: Final = 1 << 28
 """A gzip answer of unknown size is not unpacked beyond this."""
 
@@ -54,8 +55,9 @@ def check_content_type(content_type: str | None, payload: bytes | memoryview) ->
 
 def words_of(payload: bytes | memoryview, gzip: bool) -> str:
     """The server's own words in a refusal, if it is one."""
-    text = " ".join(bytes(payload[:400]).decode("utf-8", "replace").split())
+    text = " ".join(bytes(payload[:2000]).decode("utf-8", "replace").split())
     if gzip or not text or '"embedding"' in text:
         return ""
     message = re.search(r'"(?:message|error|detail)"\s*:\s*"((?:[^"\\]|\\.)*)', text)
-    return f": {(message[1] if message else text)[:200]}"
+    words = message[1] if message else text
+    return f": {words if len(words) <= WORDS_MAX else words[:WORDS_MAX] + '...'}"
