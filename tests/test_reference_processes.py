@@ -266,7 +266,6 @@ def bare_worker(*arguments: str) -> Iterator[tuple[socket.socket, subprocess.Pop
 async def test_the_reaper_removes_what_is_never_collected() -> None:
     with bare_worker("--hop", "shm", "--shm-max-age-s", "0.6") as (connection, worker):
         link = await Link.over(connection, 10)
-        await link.send({"kind": "hello", "probe": ""})
         ready, _ = await link.read()
         assert (ready["facts"]["model"], ready["facts"]["dimension"]) == ("embbench-numpy", 1024)
         await link.send({"kind": "start", "hop": "shm"})
@@ -299,11 +298,12 @@ from embbench.reference.frontend import Link
 
 async def main():
     link = await Link.over(socket.socket(fileno=int(sys.argv[-1])), 10)
-    hello, _ = await link.read()
-    probe = segments.answer_probe(Path("/dev/shm"), hello["probe"])
-    await link.send({"kind": "ready", "boot_id": segments.boot_id(), "probe": probe,
+    await link.send({"kind": "ready", "boot_id": segments.boot_id(),
                      "facts": {"model": "forger", "dimension": 4, "max_model_len": 8,
                                "dtype": "float32", "pool": "last"}})
+    probe, _ = await link.read()
+    secret = segments.answer_probe(Path("/dev/shm"), probe["name"])
+    await link.send({"kind": "probe", "secret": secret})
     await link.read()
     while True:
         message, _ = await link.read()
@@ -353,6 +353,20 @@ async def test_answers_that_a_worker_cannot_give_are_refused(
     finally:
         victim.unlink()
         await backend.close()
+
+
+@pytest.mark.parametrize("lie", ["segments.boot_id()", "secret}"], ids=["kernel", "secret"])
+async def test_memory_is_shared_only_on_the_same_kernel_and_with_proof(
+    lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "forger"
+    assert FORGER.count(lie) == 1
+    script.write_text(f"#!{sys.executable}\n{FORGER.replace(lie, '"" and ' + lie)}")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    backend = await start_worker(ServeOptions(processes=2, hop="shm"), Metrics())
+    await backend.close()
+    assert backend.hop == "base64-numpy"
 
 
 async def test_a_worker_that_talks_nonsense_at_the_start_is_an_error(

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -27,6 +28,7 @@ def make_app(options: ServeOptions, backend: Backend, metrics: Metrics) -> web.A
     app = web.Application(
         middlewares=[server.answer_errors], client_max_size=int(options.max_body_mb * 1e6)
     )
+    app.on_shutdown.append(server.drain)
     app.router.add_post(EMBEDDINGS, server.embeddings)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/health", server.health)
@@ -46,7 +48,15 @@ class _Server:
             allow_dimensions=options.allow_dimensions and options.pooling == "embed",
         )
         self._created_s = int(time.time())
+        self._shutdown_s = options.shutdown_s
         self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def drain(self, _app: web.Application) -> None:
+        """Let requests in flight finish, for as long as the options allow."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), self._shutdown_s)
 
     async def embeddings(self, request: web.Request) -> web.Response:
         start_ns = time.perf_counter_ns()
@@ -90,6 +100,7 @@ class _Server:
     ) -> web.StreamResponse:
         """Count requests, and give every error OpenAI's shape."""
         self._in_flight += 1
+        self._idle.clear()
         try:
             response = await handler(request)
         except RequestError as error:
@@ -102,6 +113,8 @@ class _Server:
             response = _json(RequestError(500, "the server failed; see its log").body(), 500)
         finally:
             self._in_flight -= 1
+            if self._in_flight == 0:
+                self._idle.set()
         if request.path == EMBEDDINGS:
             self._metrics.add("embbench_requests_total", 1, status=str(response.status))
             if response.status >= 400:

@@ -50,26 +50,26 @@ class WorkerBackend:
     async def open(self) -> None:
         """Shake hands: learn what the worker serves and whether it shares this host's memory."""
         self._prefix = segments.prefix_of(self._worker.pid)
-        probe, secret = None, ""
-        if self._options.hop == "shm":
-            with suppress(OSError):
-                probe, secret = segments.offer_probe(self._folder)
-        try:
-            hello = {"kind": "hello", "probe": probe.name if probe else ""}
-            await self._link.send(hello)
-            ready, _ = await self._link.read()
-        finally:
-            if probe is not None:
-                probe.unlink()
+        ready, _ = await self._link.read()
         self.facts = EngineFacts(**ready["facts"])
-        shared = secret != "" and ready["probe"] == secret
-        if self.hop == "shm" and not (shared and ready["boot_id"] == segments.boot_id()):
-            log.warning(
-                "the worker shares no memory with the frontend: base64-numpy instead of shm"
-            )
+        if self.hop == "shm" and not await self._shares_memory(ready["boot_id"]):
+            log.warning("the worker shares no memory with the frontend: base64-numpy instead")
             self.hop = "base64-numpy"
         await self._link.send({"kind": "start", "hop": self.hop})
         self._reader = asyncio.create_task(self._read())
+
+    async def _shares_memory(self, boot_id: str) -> bool:
+        """Whether the worker can read, on this same kernel, what is written here."""
+        try:
+            probe, secret = segments.offer_probe(self._folder)
+        except OSError:
+            return False
+        try:
+            await self._link.send({"kind": "probe", "name": probe.name})
+            answer, _ = await self._link.read()
+        finally:
+            probe.unlink()
+        return boot_id == segments.boot_id() and answer["secret"] == secret
 
     async def embed(self, inputs: Sequence[Input], dimensions: int | None) -> Answer:
         start_ns = time.perf_counter_ns()
@@ -171,6 +171,7 @@ class WorkerBackend:
         """End the worker by closing the connection, by force if it does not obey; say how."""
         await self._link.close()
         status = await _end(self._worker, self._options.shutdown_s)
+        log.debug("the worker %s", status)
         await _end_group(self._worker.pid)
         if self._reader is not None:
             await self._reader

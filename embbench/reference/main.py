@@ -24,16 +24,26 @@ if TYPE_CHECKING:  # numpy must not be imported before its threads are limited
 
 log = logging.getLogger("embbench.serve")
 
+_LAST_BYTES_S = 1.0
+"""For answers that are ready but not yet read by the client; requests in flight have their own."""
+
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def main(argv: Sequence[str], prog: str = "python -m embbench.reference") -> None:
-    """Serve what a command line asks for. Raises EmbbenchError; exits with 2 on unknown flags."""
+    """Serve what a command line asks for, and end the process; with 2 on unknown flags.
+
+    Raises EmbbenchError.
+    """
     options, hop_fd = parse_command(argv, prog)
     if hop_fd is None:
         serve(options)
     else:
         serve_worker(options, hop_fd)
+    if options.engine != "vllm":
+        # the engine's thread may be in the middle of a batch, which would be torn from under it
+        logging.shutdown()
+        os._exit(0)
 
 
 def serve(options: ServeOptions) -> None:
@@ -187,7 +197,7 @@ async def _listen(
         make_app(options, backend, metrics),
         access_log=None,
         keepalive_timeout=3600,
-        shutdown_timeout=options.shutdown_s,
+        shutdown_timeout=_LAST_BYTES_S,
     )
     failure = asyncio.create_task(backend.failure())
     try:

@@ -79,16 +79,13 @@ class Worker:
 
     async def run(self) -> None:
         """Shake hands, then answer. Raises IncompleteReadError when the frontend closes."""
-        hello, _ = await self._link.read()
-        await self._link.send(
-            {
-                "kind": "ready",
-                "boot_id": segments.boot_id(),
-                "probe": segments.answer_probe(self._store.folder, hello["probe"]),
-                "facts": asdict(self._engine.facts),
-            }
-        )
+        facts = asdict(self._engine.facts)
+        await self._link.send({"kind": "ready", "boot_id": segments.boot_id(), "facts": facts})
         start, _ = await self._link.read()
+        if start["kind"] == "probe":
+            secret = segments.answer_probe(self._store.folder, start["name"])
+            await self._link.send({"kind": "probe", "secret": secret})
+            start, _ = await self._link.read()
         self._hop = start["hop"]
         if self._hop != self._options.hop:
             self._fallbacks["not co-located"] += 1
