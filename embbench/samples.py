@@ -7,12 +7,15 @@ included and marked. Every reader above works on `Samples`, a set of equally lon
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embbench.errors import RunError
+
+if TYPE_CHECKING:
+    import pandas
 
 SCHEMA_VERSION = 1
 
@@ -89,6 +92,16 @@ class Samples:
         """end - intended start: what a user would feel."""
         time: NDArray[np.int64] = self.rows["end_ns"] - self.rows["intended_start_ns"]
         return time
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """A pandas frame for analysis of your own: the rows, the derived times, error names."""
+        import pandas as pd
+
+        frame = pd.DataFrame({name: self.rows[name] for name in RECORD.names or ()})
+        frame["error"] = [self.error_names[c] if c >= 0 else None for c in self.rows["error"]]
+        for name in ("send_lag_ns", "service_time_ns", "response_time_ns"):
+            frame[name] = getattr(self, name)
+        return frame
 
     def error_counts(self) -> dict[str, int]:
         """How often each error occurred, most frequent first."""

@@ -73,6 +73,14 @@ def test_two_runs_of_one_second_do_not_share_a_directory(tmp_path: Path) -> None
     assert first.folder != second.folder
 
 
+def test_samples_can_be_had_as_a_frame() -> None:
+    frame = samples().to_frame()
+    assert frame["error"].isna().tolist() == [True, True, False, False]
+    assert frame["error"].tolist()[2:] == ["http-503", "timeout"]
+    assert frame["service_time_ns"].tolist()[:3] == [10, 49, 58]
+    assert frame["response_time_ns"].tolist()[:3] == [10, 50, 60]
+
+
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     writer = RunWriter.create(tmp_path, "quick", META, NOW)
     writer.add_trial(record(0), samples())
