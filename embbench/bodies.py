@@ -8,6 +8,7 @@ Neither grows the load process's own memory with the number of requests.
 import mmap
 import os
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,12 @@ from embbench.errors import RunError
 from embbench.samples import MEASURED
 
 _MAGIC = b"EMBBODY1"
+_READ_BYTES = 32_768
 _TRAILER = struct.Struct("<q8s")  # number of bodies, magic; before it: count + 1 offsets as <i8
 
 
 class BodyFile:
-    """Request bodies in one file: ``body_file[i]`` reads body ``i``, and nothing else, from disk.
+    """Request bodies in one file: ``body_file[i]`` reads body ``i``, and little else, from disk.
 
     Raises `RunError` if the file is missing, or was not closed by its writer.
     """
@@ -37,12 +39,14 @@ class BodyFile:
         except OSError as exc:
             raise RunError(f"{path}: cannot read request bodies ({exc.strerror})") from exc
         try:
-            self.offsets = self._read_offsets()
+            self._offsets = self._read_offsets()
         except BaseException:
             self.close()
             raise
+        self._read = b""  # what was read last, and where in the file it begins
+        self._read_at = 0
 
-    def _read_offsets(self) -> NDArray[np.int64]:
+    def _read_offsets(self) -> "array[int]":
         size = os.fstat(self._fd).st_size
         tail = os.pread(self._fd, _TRAILER.size, max(0, size - _TRAILER.size))
         count, magic = _TRAILER.unpack(tail) if len(tail) == _TRAILER.size else (-1, b"")
@@ -50,16 +54,21 @@ class BodyFile:
         if magic != _MAGIC or count < 0 or start < 0:
             raise RunError(f"{self.path}: not a complete file of request bodies; write it again")
         raw = os.pread(self._fd, 8 * (count + 1), start)
-        return np.frombuffer(raw, "<i8").astype(np.int64, copy=False)
+        return array("q", raw)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self):
             raise IndexError(f"body {index} of {len(self)} in {self.path}")
-        start = int(self.offsets[index])
-        return os.pread(self._fd, int(self.offsets[index + 1]) - start, start)
+        start, end = self._offsets[index], self._offsets[index + 1]
+        at = start - self._read_at
+        if at < 0 or end - self._read_at > len(self._read):
+            # A few bodies at once, if they are small: they are asked for one after the other.
+            self._read = os.pread(self._fd, max(_READ_BYTES, end - start), start)
+            self._read_at, at = start, 0
+        return self._read[at : at + end - start]
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -84,7 +93,7 @@ class BodyFileWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._beside = path.with_name(f".{path.name}.part")
         self._file = self._beside.open("wb")
-        self._offsets = [0]
+        self._offsets = array("q", [0])
 
     def append(self, body: bytes) -> int:
         """Add one body; returns its number, from 0."""
@@ -97,7 +106,7 @@ class BodyFileWriter:
         if self._file.closed:
             return
         count = len(self._offsets) - 1
-        self._file.write(np.asarray(self._offsets, "<i8").tobytes() + _TRAILER.pack(count, _MAGIC))
+        self._file.write(self._offsets.tobytes() + _TRAILER.pack(count, _MAGIC))
         self._file.close()
         self._beside.rename(self.path)
 

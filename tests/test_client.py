@@ -140,8 +140,10 @@ def test_a_body_until_the_connection_closes(client: ClientName, keep: bool) -> N
     assert server.connections == 2
 
 
-def test_no_content(client: ClientName) -> None:
-    outcomes, server = exchange_with(client, answers(b"HTTP/1.1 204 No Content\r\n\r\n"), 2)
+@pytest.mark.parametrize("more", [b"", b"Content-Length: 0\r\n", b"Content-Length: 5\r\n"])
+def test_no_content(client: ClientName, more: bytes) -> None:
+    reply = b"HTTP/1.1 204 No Content\r\n" + more + b"\r\n"
+    outcomes, server = exchange_with(client, answers(reply), 2)
     for outcome in outcomes:
         assert (outcome.exchange.status, outcome.exchange.error) == (204, None)
         assert outcome.exchange.response_bytes == 0

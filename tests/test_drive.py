@@ -196,7 +196,7 @@ def test_the_burst_flows_into_the_measured_requests(bodies: Callable[[int], Body
         assert client.in_flight_max == 4
         measured = [e for e in done if e.phase == MEASURED]
         spread = {round((e.end_ns - e.start_ns) / MS) for e in measured}
-        assert min(spread) >= 15  # steady from the first: always four in the queue
+        assert min(spread) >= 10  # steady from the first: four in the queue, where one has 5 ms
 
     run(main())
 

@@ -25,7 +25,7 @@ from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.client import ClientName
 from embbench.load.job import LoadHealth, TrialJob, TrialResult
 from embbench.load.limits import Place, health_findings, send_lag_limit_ns
-from embbench.load.merge import in_flight_max
+from embbench.load.merge import in_flight_max, salvage_rows
 from embbench.load.processes import LoadProcesses
 from embbench.plan import ClosedLoop, OpenLoop
 from embbench.samples import MEASURED, WARMUP
@@ -170,11 +170,16 @@ async def test_a_queue_behind_one_slow_answer_is_in_the_response_times(job: Job)
         async with LoadProcesses() as generator:
             load = OpenLoop(20.0, max_in_flight=1)
             result = await generator.drive(job(f"{server.url}/embeddings", load, 8, 0))
-        scale = 2  # twice as fast as the row: rate and service time
-        assert response_ms(result).mean() * scale == pytest.approx(1900, abs=200)
-        assert response_ms(result).max() * scale == pytest.approx(3300, abs=300)
-        assert service_ms(result).mean() * scale == pytest.approx(500, abs=100)
-        assert result.health.in_flight_max == 1
+        sent_ns = np.array([entry["sent_ns"] for entry in server.oracle()["log"]])
+    scale = 2  # twice as fast as the row: rate and service time
+    assert response_ms(result).mean() * scale >= 1900
+    assert response_ms(result).max() * scale >= 3300
+    assert np.percentile(response_ms(result), 99) * scale >= 3270
+    # A busy machine makes the server slower than its script; what it did is what must be told.
+    own_ms = (sent_ns - result.samples.rows["intended_start_ns"]) / MS
+    assert response_ms(result) == pytest.approx(np.sort(own_ms), abs=50)
+    assert service_ms(result).mean() * scale < 1000
+    assert result.health.in_flight_max == 1
 
 
 async def test_a_frozen_server_shows_in_the_percentiles(job: Job) -> None:
@@ -279,7 +284,10 @@ async def test_a_cancelled_trial_leaves_rows_and_no_process(job: Job) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await trial
         assert not any(psutil.pid_exists(pid) for pid in pids)
-        assert (task.work_dir / "shard-0.rows").stat().st_size >= 300 * 70
+        left = salvage_rows(task.work_dir)
+        assert 300 <= len(left) <= len(server.requests)
+        assert left.measured.rows["seq"].tolist() == sorted(set(left.measured.rows["seq"]))
+        assert (left.rows["status"] == 200).all()
 
 
 def test_load_processes_end_with_their_conductor(tmp_path: Path) -> None:

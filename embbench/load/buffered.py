@@ -26,6 +26,7 @@ from embbench.load.client import (
     tls_context,
 )
 from embbench.load.connection import Connection, anonymous_slot
+from embbench.load.heads import Heads
 
 _SCRATCH_BYTES: Final = 1 << 20
 _IDLE_LIMIT_NS: Final = int(IDLE_LIMIT_S * 1e9)
@@ -55,6 +56,7 @@ class BufferedClient:
 
     def __init__(self, options: ClientOptions, arena: Arena, peers: list[_Peer]) -> None:
         self.arena = arena
+        self.heads = Heads()
         self.scratch = anonymous_slot(_SCRATCH_BYTES)
         self.max_body_bytes = options.max_body_bytes
         self._address = parse_url(options.url)

@@ -50,46 +50,28 @@ class Exchange:
     the transfer encoding removed and the content encoding left: what Content-Length counts.
     """
 
-    __slots__ = (
-        "chunked",
-        "connect_ns",
-        "content_type",
-        "end_ns",
-        "error",
-        "first_byte_ns",
-        "gzip",
-        "intended_ns",
-        "keep",
-        "kept_at",
-        "phase",
-        "request_bytes",
-        "response_bytes",
-        "seq",
-        "start_ns",
-        "status",
-        "unkept",
-    )
+    # Class attributes until they are set: making one is cheap, and most keep their first value.
+    intended_ns = 0
+    start_ns = 0
+    first_byte_ns = 0
+    end_ns = 0
+    connect_ns = 0
+    response_bytes = 0
+    status = 0
+    error: str | None = None
+    chunked = False
+    gzip = False
+    content_type = ""
+    kept_at = -1
+    """Where the body starts in the arena; -1 if it was not kept."""
+    unkept = False
+    """The body was to be kept, and the arena had no room."""
 
     def __init__(self, seq: int, phase: int, request_bytes: int, keep: bool) -> None:
         self.seq = seq
         self.phase = phase
         self.request_bytes = request_bytes
         self.keep = keep
-        self.intended_ns = 0
-        self.start_ns = 0
-        self.first_byte_ns = 0
-        self.end_ns = 0
-        self.connect_ns = 0
-        self.response_bytes = 0
-        self.status = 0
-        self.error: str | None = None
-        self.chunked = False
-        self.gzip = False
-        self.content_type = ""
-        self.kept_at = -1
-        """Where the body starts in the arena; -1 if it was not kept."""
-        self.unkept = False
-        """The body was to be kept, and the arena had no room."""
 
 
 Done = Callable[[Exchange], None]

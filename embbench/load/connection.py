@@ -1,21 +1,19 @@
 """One connection of the buffered client: sends a request, reads the answer into its final place.
 
 In: a prepared request. Out: the exchange, filled in, handed to the client. Once the head of an
-answer is parsed (httptools), a body with Content-Length is received without another look or copy;
-a chunked one goes through httptools piece by piece.
+answer is parsed, a body with Content-Length is received without another look or copy; a chunked
+one goes through the parser piece by piece.
 """
 
 import asyncio
 import mmap
 import socket
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final, Literal, Protocol
 
-import httptools
-
 from embbench.load.arena import PAD, Arena, Slot
 from embbench.load.client import MAX_HEAD_BYTES, Done, Exchange, status_error
+from embbench.load.heads import BadHttpError, Chunks, Head, Heads
 
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -32,6 +30,7 @@ class Pool(Protocol):
     """What a connection needs from its client."""
 
     arena: Arena
+    heads: Heads
     scratch: Slot
     max_body_bytes: int
 
@@ -46,48 +45,12 @@ class Pool(Protocol):
         ...
 
 
-class _Answer:
-    """What httptools calls back: the fields of a head that matter, the pieces of a chunked body."""
-
-    __slots__ = ("begun", "complete", "connection", "gzip", "length", "on_body", "transfer", "type")
-
-    def __init__(self, on_body: Callable[[bytes], None]) -> None:
-        self.begun = 0
-        self.complete = False
-        self.connection = b""
-        self.gzip = False
-        self.length = -1
-        self.on_body = on_body
-        self.transfer = b""
-        self.type = b""
-
-    def on_message_begin(self) -> None:
-        self.begun += 1
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.lower()
-        if key == b"content-length":
-            self.length = int(value)
-        elif key == b"content-type":
-            self.type = value
-        elif key == b"connection":
-            self.connection = value.lower()
-        elif key == b"transfer-encoding":
-            self.transfer = value.strip().lower()
-        elif key == b"content-encoding":
-            self.gzip = value.strip().lower() in (b"gzip", b"x-gzip")
-
-    def on_message_complete(self) -> None:
-        self.complete = True
-
-
 class Connection(asyncio.BufferedProtocol):
     """Idle, or carrying one exchange at a time."""
 
     _transport: asyncio.Transport
     _done: Done
-    _answer: _Answer
-    _parser: httptools.HttpResponseParser
+    _chunks: Chunks
 
     def __init__(self, pool: Pool, sock: socket.socket, tls: bool) -> None:
         self._pool = pool
@@ -102,8 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slot: Slot | None = None  # where the body is kept, if it is
         self._into = pool.scratch  # where a head is read to: the slot, or memory to forget
         self._filled = 0  # bytes of `_into` in use
-        self._end = 0  # length state, kept: `_filled` when the body is complete
-        self._left = 0  # length state, not kept: body bytes still to come
+        self._left = 0  # length state: body bytes still to come
         self.closed = False
         self.idle_since_ns = 0
 
@@ -211,28 +173,25 @@ class Connection(asyncio.BufferedProtocol):
             if found < 0:
                 break
             end = found + 4 - into.start
-            answer = _Answer(self._on_piece)
-            parser = httptools.HttpResponseParser(answer)
+            raw = bytes(into.view[begin:end])
             try:
-                parser.feed_data(bytes(into.view[begin:end]))
-                version, status = parser.get_http_version(), parser.get_status_code()
-            except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError):
+                head, length = self._pool.heads.parse(raw)
+            except BadHttpError:
                 self._finish("bad-http", now_ns)
                 return
-            if 100 <= status <= 199:  # an interim answer; the real one follows
+            if head.interim:
                 begin = end
                 continue
-            if version not in ("1.1", "1.0") or status < 200:
-                self._finish("bad-http", now_ns)
-                return
-            exchange.status = status
-            exchange.gzip = answer.gzip
-            exchange.content_type = answer.type.decode("latin-1")
-            self._answer, self._parser = answer, parser
-            self._keep_alive = b"close" not in answer.connection and (
-                version == "1.1" or b"keep-alive" in answer.connection
-            )
-            self._begin_body(exchange, answer, end, now_ns)
+            exchange.status = head.status
+            exchange.gzip = head.gzip
+            exchange.content_type = head.content_type
+            self._keep_alive = head.keep_alive
+            if self._slot is not None:
+                exchange.kept_at = self._slot.start + end
+            if length > 0 and not head.chunked and not head.empty:
+                self._begin_length(exchange, end, length, now_ns)
+            else:
+                self._begin_other(exchange, head, raw, end, now_ns)
             return
         if self._filled >= MAX_HEAD_BYTES:
             self._finish("bad-http", now_ns)
@@ -244,43 +203,44 @@ class Connection(asyncio.BufferedProtocol):
             self._into = anonymous_slot(MAX_HEAD_BYTES + PAD)
             self._into.view[: self._filled] = into.view[: self._filled]
 
-    def _begin_body(self, exchange: Exchange, answer: _Answer, begin: int, now_ns: int) -> None:
-        """The head is known and ends at ``begin``; what follows it may have come already."""
+    def _begin_length(self, exchange: Exchange, begin: int, length: int, now_ns: int) -> None:
+        """The head ends at ``begin``; some or all of the body may have come with it."""
+        pool, slot = self._pool, self._slot
+        if length > pool.max_body_bytes:
+            self._finish("body-too-large", now_ns)
+            return
         here = self._filled - begin
         came = self._into.view[begin : self._filled]
-        slot = self._slot
-        if slot is not None:
-            exchange.kept_at = slot.start + begin
-        if answer.complete:  # 204, 304, or Content-Length: 0
+        if slot is None:
+            if length > pool.arena.slot_bytes:
+                pool.arena.expect(length)
+        elif begin + length + PAD > slot.size:
+            self._grow(exchange, slot, begin + length + PAD)
+        self._state = "length"
+        self._left = length
+        self._filled = begin
+        self._read_length(exchange, here, now_ns, came)
+
+    def _begin_other(
+        self, exchange: Exchange, head: Head, raw: bytes, begin: int, now_ns: int
+    ) -> None:
+        """As `_begin_length`, for bodies that are empty, chunked, or end with the connection."""
+        came = self._into.view[begin : self._filled]
+        if head.empty:
             self._finish_whole(now_ns, came)
-        elif answer.transfer:
-            if answer.transfer != b"chunked":  # we offered no other
-                self._finish("bad-http", now_ns)
-                return
+        elif head.chunked:
             exchange.chunked = True
             self._state = "chunked"
+            self._chunks = Chunks(raw, self._on_piece)
             pieces = bytes(came)
             self._filled = begin
             if pieces:
                 self._feed(exchange, pieces, now_ns)
-        elif answer.length >= 0:
-            if answer.length > self._pool.max_body_bytes:
-                self._finish("body-too-large", now_ns)
-                return
-            if answer.length > self._pool.arena.slot_bytes:
-                self._pool.arena.expect(answer.length)
-            self._state = "length"
-            self._left = answer.length
-            self._end = begin + answer.length
-            if slot is not None and self._end + PAD > slot.size:
-                self._grow(exchange, slot, self._end + PAD)
-            self._filled = begin
-            self._read_length(exchange, here, now_ns, came)
         else:
             self._state = "until-close"
             self._keep_alive = False
             self._filled = begin
-            self._read_until_close(exchange, here, now_ns)
+            self._read_until_close(exchange, len(came), now_ns)
 
     def _read_length(
         self, exchange: Exchange, nbytes: int, now_ns: int, read: memoryview | None
@@ -310,24 +270,21 @@ class Connection(asyncio.BufferedProtocol):
             self._grow(exchange, slot, 2 * slot.size)
 
     def _feed(self, exchange: Exchange, data: bytes, now_ns: int) -> None:
-        answer = self._answer
         wrong = False
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError):
+            self._chunks.feed(data)
+        except BadHttpError:  # in the answer, or in what follows it
             wrong = True
         if exchange.response_bytes > self._pool.max_body_bytes:
             self._finish("body-too-large", now_ns)
-        elif wrong:  # in the answer, or in what follows it
+        elif wrong:
             self._finish("bad-http", now_ns)
-        elif answer.complete:
-            self._finish(None, now_ns, surplus=answer.begun > 1)
+        elif self._chunks.complete:
+            self._finish(None, now_ns, surplus=self._chunks.surplus)
 
     def _on_piece(self, piece: bytes) -> None:
         exchange = self._exchange
         assert exchange is not None
-        if self._answer.complete:
-            return  # the body of something nobody asked for
         size = len(piece)
         exchange.response_bytes += size
         slot = self._slot

@@ -105,7 +105,6 @@ class ShardJob:
     arena: str
     expected_response_bytes: int
     rows: Path
-    kept: Path
     stalls: bool = True
 
 

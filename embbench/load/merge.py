@@ -5,6 +5,7 @@ seq, exactly as if one process had driven it; the raw files are removed.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,40 +15,91 @@ from embbench.bodies import KEPT, KeptBodies
 from embbench.errors import LoadError
 from embbench.load.client import ClientName
 from embbench.load.job import LoadHealth, ShardJob, ShardResult, TrialJob, TrialResult
+from embbench.load.recorder import RAW
 from embbench.plan import OpenLoop
-from embbench.samples import MEASURED, RECORD, Samples
+from embbench.samples import GZIP, MEASURED, RECORD, Samples
 
 _ROWS_A_READ = 65_536
 
 
-def _pieces(path: Path, dtype: np.dtype[np.void]) -> Iterator[NDArray[np.void]]:
-    with path.open("rb") as file:
-        while len(piece := np.fromfile(file, dtype, _ROWS_A_READ)):
-            yield piece
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """One shard's rows, and what their numbers mean."""
+
+    path: Path
+    error_names: tuple[str, ...]
+    content_types: tuple[str, ...] = ()
+
+    def pieces(self) -> Iterator[NDArray[np.void]]:
+        """The rows, some at a time; a last row that is not whole is left out."""
+        with self.path.open("rb") as file:
+            while len(piece := np.fromfile(file, RAW, _ROWS_A_READ)):
+                yield piece
+
+
+def _codes(names: Sequence[str], known: dict[str, int]) -> NDArray[np.int16]:
+    """From a shard's numbers to those of the trial; -1 picks the last, which is -1."""
+    return np.asarray([*(known.setdefault(name, len(known)) for name in names), -1], np.int16)
 
 
 def merge_rows(
-    files: Sequence[tuple[Path, tuple[str, ...]]], warmup: int, measured: int
-) -> Samples:
-    """Rows of all shards, warm-up first, each at the place that its seq gives it.
+    files: Sequence[RawFile], warmup: int, measured: int
+) -> tuple[Samples, NDArray[np.void], tuple[str, ...]]:
+    """Rows of all shards, warm-up first, each at the place that its seq gives it; the index of
+    the kept bodies, and their content types.
 
     Raises `LoadError` unless every request is there once.
     """
     rows = np.zeros(warmup + measured, RECORD)
     seen = np.zeros(len(rows), np.uint8)
-    names: dict[str, int] = {}
-    for path, error_names in files:
-        codes = [names.setdefault(name, len(names)) for name in error_names]
-        recode = np.asarray([*codes, -1], np.int16)  # the last one is what -1 picks
-        for piece in _pieces(path, RECORD):
-            piece["error"] = recode[piece["error"]]
-            at = piece["seq"] + np.where(piece["phase"] == MEASURED, warmup, 0)
-            rows[at] = piece
+    errors: dict[str, int] = {}
+    types: dict[str, int] = {}
+    index = [np.empty(0, KEPT)]
+    for shard, file in enumerate(files):
+        error_codes = _codes(file.error_names, errors)
+        type_codes = _codes(file.content_types, types)
+        for piece in file.pieces():
+            record = piece["record"]
+            record["error"] = error_codes[record["error"]]
+            at = record["seq"] + np.where(record["phase"] == MEASURED, warmup, 0)
+            rows[at] = record
             np.add.at(seen, at, 1)
+            index.append(_kept_index(piece[piece["kept_at"] >= 0], shard, type_codes))
     if not (seen == 1).all():
         missing, twice = int((seen == 0).sum()), int((seen > 1).sum())
         raise LoadError(f"samples are not whole: {missing} missing, {twice} recorded twice")
-    return Samples(rows, tuple(names))
+    return Samples(rows, tuple(errors)), np.concatenate(index), tuple(types)
+
+
+def _kept_index(
+    piece: NDArray[np.void], shard: int, type_codes: NDArray[np.int16]
+) -> NDArray[np.void]:
+    record = piece["record"]
+    index = np.zeros(len(piece), KEPT)
+    for name in ("seq", "status", "phase"):
+        index[name] = record[name]
+    index["offset"] = piece["kept_at"]
+    index["length"] = record["response_bytes"]
+    index["shard"] = shard
+    index["content_type"] = type_codes[piece["content_type"]]
+    index["gzip"] = (record["flags"] & GZIP) > 0
+    return index
+
+
+def salvage_rows(work_dir: Path) -> Samples:
+    """What a trial that was cut short left in its ``work_dir``: rows in order of phase and seq."""
+    parts = [np.empty(0, RECORD)]
+    errors: dict[str, int] = {}
+    for path in sorted(work_dir.glob("shard-*.rows")):
+        names = path.with_suffix(".errors")
+        told = names.read_text().split() if names.exists() else []
+        codes = _codes(told, errors)
+        for piece in RawFile(path, ()).pieces():
+            record = piece["record"].copy()
+            record["error"] = codes[record["error"]]
+            parts.append(record)
+    rows = np.concatenate(parts)
+    return Samples(rows[np.lexsort((rows["seq"], rows["phase"]))], tuple(errors))
 
 
 def in_flight_max(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> int:
@@ -58,19 +110,6 @@ def in_flight_max(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> int
     starts, ends = np.sort(start_ns), np.sort(end_ns)
     over = np.searchsorted(ends, starts, "right")
     return int((np.arange(1, len(starts) + 1) - over).max())
-
-
-def _kept_index(
-    shards: Sequence[ShardJob], results: Sequence[ShardResult]
-) -> tuple[NDArray[np.void], tuple[str, ...]]:
-    types: dict[str, int] = {}
-    indices = []
-    for shard, result in zip(shards, results, strict=True):
-        codes = [types.setdefault(kind, len(types)) for kind in result.content_types]
-        index = np.fromfile(shard.kept, KEPT)
-        index["content_type"] = np.asarray([*codes, -1], np.int16)[index["content_type"]]
-        indices.append(index)
-    return np.concatenate(indices), tuple(types)
 
 
 def _rate(count: int, span_ns: int) -> float:
@@ -128,14 +167,16 @@ def merge_trial(
     client: ClientName,
 ) -> TrialResult:
     """Everything of one trial; ``arenas`` pass into the result's `KeptBodies`."""
-    files = [(s.rows, r.error_names) for s, r in zip(shards, results, strict=True)]
+    files = [
+        RawFile(shard.rows, result.error_names, result.content_types)
+        for shard, result in zip(shards, results, strict=True)
+    ]
     warmup = len(job.warmup_bodies) if job.warmup_bodies is not None else 0
-    samples = merge_rows(files, warmup, len(job.bodies))
+    samples, index, types = merge_rows(files, warmup, len(job.bodies))
     health = _health(job, samples, results, origin_ns, client)
-    index, types = _kept_index(shards, results)
-    for shard in shards:
-        shard.rows.unlink()
-        shard.kept.unlink()
+    for file in files:
+        file.path.unlink()
+        file.path.with_suffix(".errors").unlink()
     kept = KeptBodies(
         [path for _, path in arenas],
         index,

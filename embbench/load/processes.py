@@ -213,7 +213,6 @@ class LoadProcesses:
                 arena=arena,
                 expected_response_bytes=job.expected_response_bytes,
                 rows=job.work_dir / f"shard-{number}.rows",
-                kept=job.work_dir / f"shard-{number}.kept",
                 stalls=self._stalls,
             )
             for number, arena in enumerate(arenas)

@@ -1,7 +1,7 @@
 """Rows to disk as the trial goes: memory stays flat, and what was written survives a kill.
 
-In: exchanges that are over. Out: a raw file of `RECORD` rows and one of `KEPT` rows, in the order
-in which the answers came.
+In: exchanges that are over. Out: a raw file of `RAW` rows, in the order in which the answers
+came, and beside it the names that the rows' numbers stand for.
 """
 
 import os
@@ -9,56 +9,37 @@ import struct
 from pathlib import Path
 from typing import Final
 
-from embbench.bodies import KEPT
+import numpy as np
+
 from embbench.load.client import Exchange
 from embbench.samples import CHUNKED, GZIP, RECORD
 
-_ROW: Final = struct.Struct("<8q2h2B")
-_KEPT: Final = struct.Struct("<3q3h2B")
-assert _ROW.size == RECORD.itemsize
-assert _KEPT.size == KEPT.itemsize
+RAW: Final = np.dtype([("record", RECORD), ("kept_at", "<i8"), ("content_type", "<i2")])
+"""A row of the raw file: ``kept_at`` is the body's place in the shard's arena, -1 if it was not
+kept; ``content_type`` indexes the shard's content types, -1 = none was given."""
 
-_ROWS_A_WRITE: Final = 56  # just under a page: short writes, no burst
+_ROW: Final = struct.Struct("<8q2h2Bqh")
+assert _ROW.size == RAW.itemsize
 
-
-class _RowFile:
-    """Fixed-size rows, a buffer of a few, then a file."""
-
-    def __init__(self, path: Path, row: struct.Struct) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        self._pack = row.pack_into
-        self._size = row.size
-        self._buffer = bytearray(row.size * _ROWS_A_WRITE)
-        self._used = 0
-
-    def add(self, *values: int) -> None:
-        self._pack(self._buffer, self._used, *values)
-        self._used += self._size
-        if self._used == len(self._buffer):
-            self.flush()
-
-    def flush(self) -> None:
-        view = memoryview(self._buffer)[: self._used]
-        while view:
-            view = view[os.write(self._fd, view) :]
-        self._used = 0
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            self.flush()
-            os.close(self._fd)
-            self._fd = -1
+_ROWS_A_WRITE: Final = 51  # just under a page: short writes, no burst
 
 
 class Recorder:
-    """Takes each finished exchange of one shard. ``error_names`` index the rows' ``error``."""
+    """Takes each finished exchange of one shard.
 
-    def __init__(self, rows: Path, kept: Path, shard: int) -> None:
-        self._rows = _RowFile(rows, _ROW)
-        self._kept = _RowFile(kept, _KEPT)
-        self._shard = shard
+    The order of ``error_names`` and ``content_types`` is what the rows' numbers mean; a new error
+    name also goes to ``ROWS.errors`` at once, so that a file left by a kill can be read.
+    """
+
+    def __init__(self, rows: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._fd = os.open(rows, flags, 0o600)
+        self._names = rows.with_suffix(".errors")
+        self._names.write_text("")
+        self._buffer = bytearray(_ROW.size * _ROWS_A_WRITE)
+        self._used = 0
         self._errors: dict[str, int] = {}
-        self._types: dict[str, int] = {}
+        self._types: dict[str, int] = {"": -1}
         self.unkept = 0
 
     @property
@@ -67,12 +48,17 @@ class Recorder:
 
     @property
     def content_types(self) -> tuple[str, ...]:
-        return tuple(self._types)
+        return tuple(self._types)[1:]
 
     def add(self, exchange: Exchange) -> None:
         """Write one row; in a closed loop (no intended start) the intended start is the start."""
-        error = exchange.error
-        self._rows.add(
+        error, kind = exchange.error, exchange.content_type
+        flags = CHUNKED if exchange.chunked else 0
+        if exchange.gzip:
+            flags |= GZIP
+        _ROW.pack_into(
+            self._buffer,
+            self._used,
             exchange.seq,
             exchange.intended_ns or exchange.start_ns,
             exchange.start_ns,
@@ -82,26 +68,36 @@ class Recorder:
             exchange.request_bytes,
             exchange.response_bytes,
             exchange.status,
-            -1 if error is None else self._errors.setdefault(error, len(self._errors)),
+            -1 if error is None else self._error_code(error),
             exchange.phase,
-            (CHUNKED if exchange.chunked else 0) | (GZIP if exchange.gzip else 0),
+            flags,
+            exchange.kept_at,
+            self._types[kind] if kind in self._types else self._type_code(kind),
         )
-        if exchange.kept_at >= 0:
-            kind = exchange.content_type
-            self._kept.add(
-                exchange.seq,
-                exchange.kept_at,
-                exchange.response_bytes,
-                self._shard,
-                exchange.status,
-                self._types.setdefault(kind, len(self._types)) if kind else -1,
-                exchange.phase,
-                exchange.gzip,
-            )
-        elif exchange.unkept:
+        self._used += _ROW.size
+        if self._used == len(self._buffer):
+            self._flush()
+        if exchange.unkept:
             self.unkept += 1
+
+    def _type_code(self, kind: str) -> int:
+        return self._types.setdefault(kind, len(self._types) - 1)
+
+    def _error_code(self, name: str) -> int:
+        if name not in self._errors:
+            self._errors[name] = len(self._errors)
+            self._names.write_text("".join(f"{known}\n" for known in self._errors))
+        return self._errors[name]
+
+    def _flush(self) -> None:
+        view = memoryview(self._buffer)[: self._used]
+        while view:
+            view = view[os.write(self._fd, view) :]
+        self._used = 0
 
     def close(self) -> None:
         """Write what is left."""
-        self._rows.close()
-        self._kept.close()
+        if self._fd >= 0:
+            self._flush()
+            os.close(self._fd)
+            self._fd = -1

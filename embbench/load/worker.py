@@ -64,7 +64,7 @@ class _Shard:
         self._bodies = BodyFile(job.bodies)
         self._warmup = BodyFile(job.warmup_bodies) if job.warmup_bodies else None
         self._arena = Arena(job.arena, job.expected_response_bytes)
-        self._recorder = Recorder(job.rows, job.kept, job.shard)
+        self._recorder = Recorder(job.rows)
         self._seqs = range(job.shard, len(self._bodies), job.shards)
         warmup = range(job.shard, len(self._warmup) if self._warmup else 0, job.shards)
         if isinstance(job.load, OpenLoop):
