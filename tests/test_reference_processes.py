@@ -361,7 +361,8 @@ async def test_memory_is_shared_only_on_the_same_kernel_and_with_proof(
 ) -> None:
     script = tmp_path / "forger"
     assert FORGER.count(lie) == 1
-    script.write_text(f"#!{sys.executable}\n{FORGER.replace(lie, '"" and ' + lie)}")
+    lying = FORGER.replace(lie, f"'' and {lie}")
+    script.write_text(f"#!{sys.executable}\n{lying}")
     script.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(script))
     backend = await start_worker(ServeOptions(processes=2, hop="shm"), Metrics())

@@ -97,6 +97,15 @@ def test_forged_handles_are_refused(
     assert remove_all(tmp_path, prefix) in (0, 1)
 
 
+def test_a_segment_of_another_process_is_refused_and_stays(
+    store: SegmentStore, tmp_path: Path, prefix: str
+) -> None:
+    foreign = SegmentStore(tmp_path, prefix_of(os.getppid())).create(ROWS)
+    with pytest.raises(HandleError, match="not a segment of the worker"):
+        collect(tmp_path, prefix, foreign, 3)
+    assert names(tmp_path) == [foreign.name]
+
+
 def test_files_that_are_not_the_workers_segment_are_refused(
     store: SegmentStore, tmp_path: Path, prefix: str
 ) -> None:

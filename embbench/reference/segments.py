@@ -82,7 +82,6 @@ def _write(folder: Path, prefix: str, rows: Sequence[NDArray[np.float32]]) -> Pa
     path = folder / (prefix + secrets.token_hex(8))
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        os.fchmod(fd, 0o600)
         # written, not mapped: a full /dev/shm is then an error here and not a SIGBUS
         for row in rows:
             _write_all(fd, row.data.cast("B"))
