@@ -30,7 +30,14 @@ from embbench.evidence import (
     interval,
 )
 from embbench.questions import MIN_EFFECT, Comparison, Question, Verdict
-from embbench.stats import CONFIDENCE, PERCENTILES, Percentile, cell_percentile, percentile
+from embbench.stats import (
+    CONFIDENCE,
+    PERCENTILES,
+    Percentile,
+    cell_percentile,
+    percentile,
+    requests_needed,
+)
 
 __all__ = [
     "MIN_EFFECT",
@@ -199,8 +206,10 @@ def _without_evidence(question: Question, effect: float) -> Comparison:
     if not base.trials_ns or not candidate.trials_ns:
         return replace(answer, reason="percentiles only: no samples and no trials")
     if not (base.closed and candidate.closed):
-        least = min(base.n, candidate.n)
-        return replace(answer, reason=f"{least} requests cannot carry a p{base.p:g}")
+        side = candidate if base.closed else base
+        least, trials = requests_needed(base.p, len(side.trials_ns)), len(side.trials_ns)
+        why = f"{side.n} requests in {trials} {'trial' if trials == 1 else 'trials'} cannot carry"
+        return replace(answer, reason=f"{why} a p{base.p:g}; {least} in each can")
     paired = question.paired and len(set(base.rounds) & set(candidate.rounds)) >= PAIRS
     if not enough_trials(*answer.trials, paired=paired):
         b, c = answer.trials

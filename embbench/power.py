@@ -13,12 +13,7 @@ import numpy as np
 
 from embbench.compare import MIN_EFFECT, detectable_log
 from embbench.evidence import ALPHA, PAIRS, enough_trials
-from embbench.stats import (
-    PERCENTILES,
-    Percentile,
-    requests_in_each_trial,
-    requests_to_close,
-)
+from embbench.stats import PERCENTILES, Percentile, requests_needed
 
 TRIAL_SD = 0.03
 """The standard deviation of a trial's percentile, as a share, where nothing is known yet.
@@ -63,12 +58,6 @@ def outlook(
         tuple(p for p in ps if requests >= needed[p]),
         tuple((p, needed[p]) for p in ps if requests < needed[p]),
     )
-
-
-def requests_needed(p: float, trials: int) -> int:
-    """The fewest requests a trial with which ``trials`` of them carry the ``p``-th percentile."""
-    alone = requests_to_close(p)
-    return alone if trials == 1 else max(math.ceil(alone / trials), requests_in_each_trial(p))
 
 
 def minimum_detectable_effect(

@@ -93,6 +93,12 @@ def requests_in_each_trial(p: float) -> int:
     return math.ceil(100 / min(p, 100 - p))
 
 
+def requests_needed(p: float, trials: int) -> int:
+    """The fewest successes a trial with which ``trials`` of them carry the ``p``-th percentile."""
+    alone = requests_to_close(p)
+    return alone if trials == 1 else max(math.ceil(alone / trials), requests_in_each_trial(p))
+
+
 def percentile(
     values_ns: NDArray[np.int64],
     p: float,

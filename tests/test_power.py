@@ -9,11 +9,10 @@ from embbench.compare import MIN_EFFECT, Question, judge
 from embbench.power import (
     minimum_detectable_effect,
     outlook,
-    requests_needed,
     trial_sd,
     trials_that_fit,
 )
-from embbench.stats import Percentile, cell_percentile, percentile
+from embbench.stats import Percentile, cell_percentile, percentile, requests_needed
 
 
 def measured(logs: np.ndarray) -> Percentile:
