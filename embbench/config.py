@@ -126,6 +126,7 @@ class ExternalTarget(TargetBase):
     kind: Literal["external"] = "external"
     url: str
     api_key_env: str | None = None
+    start_timeout_s: PositiveFloat = 60.0
 
 
 class VllmTarget(TargetBase):

@@ -16,6 +16,7 @@ import csv
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
@@ -29,6 +30,9 @@ from embbench.plan import Trial
 from embbench.samples import Samples, read_samples, write_samples
 
 SCHEMA_VERSION = 1
+
+IN_PROGRESS = ".trial-"
+"""Folders that begin so hold the bodies of a trial that is being driven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,8 @@ class RunWriter:
     def reopen(cls, folder: Path) -> tuple[Self, Run]:
         """An unfinished run, to be completed; lines that a kill cut short are taken off."""
         run = read_run(folder)
+        for left in folder.glob(f"{IN_PROGRESS}*"):
+            shutil.rmtree(left)
         for path in folder.glob("*.jsonl"):
             text = path.read_text()
             path.write_text(text[: text.rfind("\n") + 1])

@@ -31,7 +31,7 @@ from embbench.load.job import TrialJob, TrialResult
 from embbench.load.limits import Place, floor_findings, health_findings
 from embbench.load.processes import LoadProcesses
 from embbench.plan import OpenLoop, Trial
-from embbench.rundir import TrialRecord
+from embbench.rundir import IN_PROGRESS, TrialRecord
 from embbench.samples import CHUNKED, GZIP, MEASURED, VERIFIED, WARMUP, Samples
 from embbench.targets.counters import Counters, counter_findings, read_counters
 from embbench.targets.endpoint import Endpoint
@@ -47,6 +47,8 @@ class TrialContext:
     load: LoadProcesses
     pool: ProcessPoolExecutor
     calibration: Calibration | None
+    folder: Path
+    """Where bodies lie while their trial is driven: the run directory, which survives a kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ async def run_trial(
     expected_bytes = _expected_bytes(gate, trial)
     budget_bytes = config.checks.budget_mib << 20
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    with tempfile.TemporaryDirectory(prefix="embbench-trial-") as folder, ExitStack() as open_:
+    in_progress = tempfile.TemporaryDirectory(prefix=IN_PROGRESS, dir=context.folder)
+    with in_progress as folder, ExitStack() as open_:
         warmup, measured = await asyncio.to_thread(
             _write_bodies, Path(folder), trial, source, endpoint.model, config.checks.dimensions
         )

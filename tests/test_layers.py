@@ -20,7 +20,7 @@ STATISTICS = {
     *("power", "questions", "stats", "summary"),
 }
 CONFIG = {"config", "configfile", "planning"}
-READERS = STATISTICS | {"rundir", "report", "plots", "comparing", "reviewing"}
+READERS = STATISTICS | {"batches", "rundir", "report", "plots", "comparing", "reviewing"}
 CHECKING = {"wire", "checks", "content", "answers", "dating", "verify"}
 DRIVING = {"bodies", "inputs", "load"}
 LAUNCHING = {"targets", "gpu", "metadata", "telemetry", "doctor"}

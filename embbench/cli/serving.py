@@ -56,6 +56,7 @@ async def _stay_up(config: "RunConfig", target: str, logs: Path) -> None:
         batches=(min(config.batches),),
         model=config.model,
         engine_args=config.engine_args,
+        server_python=config.server_python,
         on_progress=lambda text: print(f"embbench: {text}", file=sys.stderr),
     )
     async with bring_up(target, config.all_targets[target], context) as endpoint:

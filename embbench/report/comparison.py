@@ -13,7 +13,7 @@ from embbench.gating import Gate
 from embbench.report import html, markdown
 from embbench.report.blocks import Block, Details, Heading, Listing, Text
 from embbench.report.tabular import csv_text, finite
-from embbench.report.verdicts import counts, table
+from embbench.report.verdicts import counts, refusals, table
 from embbench.rundir import Run
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def document(runs: Sequence[Run], compared: "Compared", gate: Gate) -> tuple[Blo
     ]
     if changed:
         blocks.append(table(changed))
+    blocks += refusals(comparisons)
     if others and len(others) <= 12:
         blocks.append(table(others))
     elif others:

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from embbench.compare import Comparison
-from embbench.report.blocks import Block, Details, Heading, Table, Text
+from embbench.report.blocks import Block, Details, Heading, Listing, Table, Text
 from embbench.report.model import Report
 from embbench.report.units import NOTHING, CellName, ratio
 
 _TRIALS_FOR_INTERVAL = 3
 """Student's interval of two trials reaches from nothing to a thousandfold: it tells nothing."""
 
-_LOUD = ("faster", "slower", "not comparable")
+_LOUD = ("faster", "slower")
 
 
 def verdicts(report: Report) -> tuple[Block, ...]:
@@ -23,8 +23,16 @@ def verdicts(report: Report) -> tuple[Block, ...]:
     blocks: list[Block] = [Heading(3, "Verdicts"), Text(counts(comparisons))]
     if loud:
         blocks.append(table(loud))
+    blocks += refusals(comparisons)
     blocks.append(Details(f"All {len(comparisons)} comparisons", (table(comparisons),)))
     return tuple(blocks)
+
+
+def refusals(comparisons: Sequence[Comparison]) -> list[Block]:
+    """Why comparisons were refused, each reason once."""
+    reasons = Counter(found.reason for found in comparisons if found.verdict == "not comparable")
+    lines = [f"{number} not comparable: {reason}" for reason, number in reasons.items()]
+    return [Listing(tuple(lines))] if lines else []
 
 
 def table(comparisons: Sequence[Comparison]) -> Table:
