@@ -123,6 +123,21 @@ def test_a_sure_but_tiny_difference_is_not_worth_a_word() -> None:
     assert strict.verdict == "slower"
 
 
+def test_students_t_alone_is_not_enough() -> None:
+    # seven rounds agree, the eighth does not: t is sure of it, the exact test cannot be
+    gaps = np.array([0.1, 0.1, 0.11, 0.09, 0.1, 0.1, 0.1, -0.001])
+
+    def side(logs: np.ndarray) -> Percentile:
+        values, rounds = tuple(np.exp(17 + logs)), tuple(range(len(logs)))
+        return Percentile(50, math.exp(17 + logs.mean()), None, None, True, 800, values, rounds)
+
+    (found,) = judge([Question(side(0 * gaps), side(gaps), paired=True)])
+    assert known(found.p_value) < 0.01 < known(found.exact_p)
+    assert found.exact_p == pytest.approx(4 / 256)
+    assert found.verdict == "no measurable difference"
+    assert "leans to slower" in found.reason
+
+
 def test_drift_of_the_machine_is_no_verdict_and_hides_none() -> None:
     rng = np.random.default_rng(6)
     machine = np.linspace(0, 0.6, 8)
