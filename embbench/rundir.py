@@ -41,6 +41,7 @@ class TrialRecord:
 
     Bytes are means per successful request, on the wire; ``stalls`` are (time, length) pairs of the
     load processes' loops in nanoseconds. ``metrics`` holds differences of server counters.
+    ``partial`` trials were interrupted; their samples are kept, and used for nothing.
     """
 
     target: str
@@ -53,14 +54,14 @@ class TrialRecord:
     load: dict[str, Any]
     requests: int
     started_at: str
-    origin_ns: int
-    wall_s: float
-    asked_rps: float | None
-    achieved_rps: float
-    in_flight_max: int
-    send_lag_p50_ns: int
-    send_lag_p99_ns: int
-    send_lag_max_ns: int
+    origin_ns: int = 0
+    wall_s: float = 0.0
+    asked_rps: float | None = None
+    achieved_rps: float = 0.0
+    in_flight_max: int = 0
+    send_lag_p50_ns: int = 0
+    send_lag_p99_ns: int = 0
+    send_lag_max_ns: int = 0
     stalls: list[list[int]] = field(default_factory=list)
     client_cpu_s: float | None = None
     request_bytes: float | None = None
@@ -70,12 +71,14 @@ class TrialRecord:
     chunked: bool = False
     gzip: bool = False
     verified_share: float = 0.0
+    partial: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
 
     @property
     def path(self) -> str:
         """The samples file, relative to the run directory."""
-        return f"samples/{self.target}/{self.cell}/trial-{self.index:02d}.parquet"
+        name = f"trial-{self.index:02d}{'-partial' if self.partial else ''}"
+        return f"samples/{self.target}/{self.cell}/{name}.parquet"
 
     @property
     def telemetry_path(self) -> str:
@@ -109,6 +112,7 @@ class Run:
     trials: tuple[TrialRecord, ...] = ()
     findings: tuple[Finding, ...] = ()
     published: tuple[PublishedValue, ...] = ()
+    partials: tuple[TrialRecord, ...] = ()
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -239,7 +243,8 @@ def read_run(folder: Path) -> Run:
         for raw in _read_lines(folder / "trials.jsonl")
     )
     findings = tuple(Finding.from_json(raw) for raw in _read_lines(folder / "findings.jsonl"))
-    return Run(folder, meta, trials, findings)
+    whole = tuple(t for t in trials if not t.partial)
+    return Run(folder, meta, whole, findings, partials=tuple(t for t in trials if t.partial))
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ async def run_sweep(
         load = await stack.enter_async_context(load_processes(config))
         pool = stack.enter_context(verify_pool(config.checks.processes))
         calibration = await calibration_of(config, plan, load, writer, progress.step)
-        context = TrialContext(config, load, pool, calibration, writer.folder)
+        context = TrialContext(config, load, pool, calibration, writer)
         conductor = _Conductor(config, plan, writer, progress, context)
         for launch, episode in enumerate(plan.episodes):
             todo = [t for t in episode.trials if run is None or not is_driven(run, t)]

@@ -10,7 +10,7 @@ import tempfile
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,13 +29,15 @@ from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.calibrate import Calibration
 from embbench.load.job import TrialJob, TrialResult
 from embbench.load.limits import Place, floor_findings, health_findings
+from embbench.load.merge import salvage_rows
 from embbench.load.processes import LoadProcesses
 from embbench.plan import OpenLoop, Trial
-from embbench.rundir import IN_PROGRESS, TrialRecord
-from embbench.samples import CHUNKED, GZIP, MEASURED, VERIFIED, WARMUP, Samples
-from embbench.targets.counters import Counters, counter_findings, read_counters
+from embbench.rundir import IN_PROGRESS, RunWriter, TrialRecord
+from embbench.samples import MEASURED, VERIFIED, WARMUP, Samples
+from embbench.targets.counters import counter_findings, read_counters
 from embbench.targets.endpoint import Endpoint
 from embbench.telemetry import Reading, Sampler, telemetry_findings
+from embbench.trialrecord import counted, partial_record, trial_record
 from embbench.verify import Verification, keep_mask, verify_trial
 
 
@@ -47,8 +49,7 @@ class TrialContext:
     load: LoadProcesses
     pool: ProcessPoolExecutor
     calibration: Calibration | None
-    folder: Path
-    """Where bodies lie while their trial is driven: the run directory, which survives a kill."""
+    writer: RunWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ async def run_trial(
     expected_bytes = _expected_bytes(gate, trial)
     budget_bytes = config.checks.budget_mib << 20
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    in_progress = tempfile.TemporaryDirectory(prefix=IN_PROGRESS, dir=context.folder)
+    in_progress = tempfile.TemporaryDirectory(prefix=IN_PROGRESS, dir=context.writer.folder)
     with in_progress as folder, ExitStack() as open_:
         warmup, measured = await asyncio.to_thread(
             _write_bodies, Path(folder), trial, source, endpoint.model, config.checks.dimensions
@@ -97,7 +98,13 @@ async def run_trial(
         )
         before = await read_counters(endpoint)
         async with Sampler([endpoint], context.load.pids) as sampler:
-            result = await context.load.drive(job)
+            try:
+                result = await context.load.drive(job)
+            except asyncio.CancelledError:
+                _keep_partial(
+                    partial_record(trial, launch, started_at), salvage_rows(Path(folder)), context
+                )
+                raise
         after = await read_counters(endpoint)
         kept = open_.enter_context(result.kept)
         async with Asker(endpoint, config.generator.timeout_s) as asker:
@@ -108,7 +115,8 @@ async def run_trial(
                 batch=work.batch,
                 encoding=work.encoding,
                 dimension=gate.dimension,
-                seed=config.seed,
+                seed=config.seed + trial.index,
+                cosine_min=config.checks.cosine_min,
                 singles=config.checks.content_texts,
                 dimensions=config.checks.dimensions,
             )
@@ -126,8 +134,8 @@ async def run_trial(
         )
     samples = _marked(result.samples, verification)
     return TrialOutcome(
-        record=_record(
-            trial, launch, started_at, result, samples, verification, gate, _counted(before, after)
+        record=trial_record(
+            trial, launch, started_at, result, samples, verification, gate, counted(before, after)
         ),
         samples=samples,
         findings=(
@@ -260,64 +268,11 @@ def _client_findings(
     return found
 
 
-def _counted(before: Counters, after: Counters) -> dict[str, float]:
-    """How far the server's own counters went on during the load; absent if it does not count."""
-    pairs = {
-        "prefix_queries": (before.prefix_queries, after.prefix_queries),
-        "prefix_hits": (before.prefix_hits, after.prefix_hits),
-        "served": (before.served, after.served),
-        **{
-            f"requests of {worker}": (before.worker_requests.get(worker, 0), count)
-            for worker, count in after.worker_requests.items()
-        },
-    }
-    return {name: b - (a or 0) for name, (a, b) in pairs.items() if b is not None}
-
-
-def _record(
-    trial: Trial,
-    launch: int,
-    started_at: str,
-    result: TrialResult,
-    samples: Samples,
-    verification: Verification,
-    gate: GateResult,
-    counted: dict[str, float],
-) -> TrialRecord:
-    work, health = trial.work, result.health
-    ok = samples.measured.ok
-    answered = len(ok)
-    return TrialRecord(
-        target=trial.target,
-        cell=work.slug,
-        index=trial.index,
-        launch=launch,
-        batch=work.batch,
-        isl=work.isl,
-        encoding=work.encoding,
-        load={key: value for key, value in asdict(work.load).items() if value is not None},
-        requests=work.requests,
-        started_at=started_at,
-        origin_ns=health.origin_ns,
-        wall_s=health.wall_s,
-        asked_rps=health.planned_rps,
-        achieved_rps=health.achieved_rps,
-        in_flight_max=health.in_flight_max,
-        send_lag_p50_ns=health.send_lag_p50_ns,
-        send_lag_p99_ns=health.send_lag_p99_ns,
-        send_lag_max_ns=health.send_lag_max_ns,
-        stalls=[list(stall) for stall in health.stalls],
-        client_cpu_s=sum(health.client_cpu_s),
-        request_bytes=float(ok.rows["request_bytes"].mean()) if answered else None,
-        response_bytes=float(ok.rows["response_bytes"].mean()) if answered else None,
-        dimension=gate.dimension,
-        tokens_per_request=(
-            verification.prompt_tokens / verification.verified
-            if verification.prompt_tokens is not None and verification.verified
-            else None
-        ),
-        chunked=bool((ok.rows["flags"] & CHUNKED).any()),
-        gzip=bool((ok.rows["flags"] & GZIP).any()),
-        verified_share=verification.verified / answered if answered else 0.0,
-        metrics=counted,
-    )
+def _keep_partial(record: TrialRecord, samples: Samples, context: TrialContext) -> None:
+    """What an interrupted trial has measured so far: kept, marked, used for nothing."""
+    done = len(samples.measured)
+    if done:
+        context.writer.add_trial(record, samples)
+        what = f"trial {record.index} was interrupted after {done} of {record.requests} requests"
+        place = (record.target, record.cell, record.index)
+        context.writer.add_findings([Finding("partial", "info", what, "", *place)])

@@ -97,7 +97,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
 def orphans() -> list[str]:
     """Shared-memory segments of embbench whose owner, named by its pid, is gone."""
     names = [name.split("-") for name in os.listdir("/dev/shm")]  # noqa: PTH208
-    ours = [name for name in names if name[0] == "embbench"]
+    ours = [name for name in names if name[0] == "embbench" and name[2:3] and name[2].isdigit()]
     return ["-".join(name) for name in ours if not psutil.pid_exists(int(name[2]))]
 
 

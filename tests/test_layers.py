@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 Readers never import what drives or launches; nothing but the conductor and the command line sees
 both sides. The reference servers run in other environments, and use nothing of the package.
 """
-CONDUCTOR = {"sweep", "trialrun", "loadsetup", "cli", "__main__"}
+CONDUCTOR = {"sweep", "trialrun", "trialrecord", "loadsetup", "cli", "__main__"}
 PROGRAMS = {"load/nullserver.py", "load/worker.py"}
 """Run in processes of their own and tell their parent by what they print."""
 

@@ -227,6 +227,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_does_the_rest(tmp_path: Path)
     process = start("sweep", "--config", config, cwd=tmp_path, mark="ctrl-c")
     lines = tmp_path / "out"
     wait_for(lambda: [p for p in lines.glob("*/trials.jsonl") if p.read_text().count("\n") >= 3])
+    wait_for(lambda: list(lines.glob("*/.trial-*/*.rows")))
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -236,6 +237,8 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_does_the_rest(tmp_path: Path)
     assert run.meta["status"] == "interrupted"
     finished = len(run.trials)
     assert 3 <= finished < 6
+    for partial in run.partials:
+        assert 0 < len(run.samples(partial).measured) < partial.requests
     assert "This run is interrupted" in out
     assert f"--resume {run.folder.relative_to(tmp_path)}" in err
     done = embbench("sweep", "--resume", str(run.folder), cwd=tmp_path)

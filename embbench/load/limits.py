@@ -13,6 +13,9 @@ from embbench.plan import ClosedLoop, OpenLoop, Work
 RATE_TOLERANCE_SHARE = 0.01
 """An open loop that missed its rate by more did not offer the load that was asked for."""
 
+FEW_REQUESTS_TOLERANCE_SHARE = 0.05
+"""The same for trials of fewer than `LAG_REQUESTS`, in which one late request moves the rate."""
+
 FLOORS = 5
 """A p50 under so many floors is largely the client's own time."""
 
@@ -23,7 +26,7 @@ STALLED_SHARE = 0.01
 """Stalls that add up to more of a trial than this are worth a warning."""
 
 LAG_REQUESTS = 100
-"""The fewest requests of which the p99 of the send lag is not simply the latest one."""
+"""The fewest requests of which the p99 of the send lag is not simply the latest one's."""
 
 _LAG_LIMIT_NS = 1_000_000
 _LAG_LIMIT_SHARE = 0.05
@@ -64,8 +67,8 @@ def health_findings(
 ) -> list[Finding]:
     """What was wrong with the load of one trial; ``fail`` means that it is INVALID.
 
-    With fewer than `LAG_REQUESTS` ``requests`` the p99 of the send lag is one request's, and one
-    late request is a warning; it still fails if the median is late.
+    With fewer than `LAG_REQUESTS` ``requests`` one late request makes the p99 of the send lag, and
+    moves the rate: a warning. It still fails if the median is late, or the rate 5 % off.
     ``exhausted`` counts the samples named ``client-exhausted``. With an in-flight cap the wait
     for a place is in the send lag and may hold the rate down: both are told, neither fails.
     """
@@ -81,9 +84,10 @@ def health_findings(
         )
     if isinstance(load, OpenLoop):
         limit_ns = send_lag_p99_limit_ns or send_lag_limit_ns(response_p50_ns)
-        found += _rate_findings(load, health)
+        carried = requests >= LAG_REQUESTS
+        found += _rate_findings(load, health, carried=carried)
         if load.max_in_flight is None:
-            found += _lag_findings(health, limit_ns, carried=requests >= LAG_REQUESTS)
+            found += _lag_findings(health, limit_ns, carried=carried)
     elif health.burst_in_statistics:
         found.append(
             Finding(
@@ -97,16 +101,17 @@ def health_findings(
     return [place.put(finding) for finding in found]
 
 
-def _rate_findings(load: OpenLoop, health: LoadHealth) -> list[Finding]:
+def _rate_findings(load: OpenLoop, health: LoadHealth, *, carried: bool) -> list[Finding]:
     found = []
     capped = load.max_in_flight is not None
     if health.planned_rps:
         missed = health.achieved_rps / health.planned_rps - 1
+        fatal = abs(missed) > (RATE_TOLERANCE_SHARE if carried else FEW_REQUESTS_TOLERANCE_SHARE)
         if abs(missed) > RATE_TOLERANCE_SHARE:
             found.append(
                 Finding(
                     "rate",
-                    "warn" if capped else "fail",
+                    "fail" if fatal and not capped else "warn",
                     f"{health.achieved_rps:.4g} requests/s left, {health.planned_rps:.4g} were "
                     f"asked for ({missed:+.1%})",
                     f"the cap of {load.max_in_flight} in flight held them back; it is in the "

@@ -1,0 +1,90 @@
+"""The record beside a trial's samples: what was planned, and what was measured about it.
+
+In: a `Trial` and what came of it. Out: a `TrialRecord`, ready to be written.
+"""
+
+from dataclasses import asdict, replace
+
+from embbench.gate import GateResult
+from embbench.load.job import TrialResult
+from embbench.plan import Trial
+from embbench.rundir import TrialRecord
+from embbench.samples import CHUNKED, GZIP, Samples
+from embbench.targets.counters import Counters
+from embbench.verify import Verification
+
+
+def trial_record(
+    trial: Trial,
+    launch: int,
+    started_at: str,
+    result: TrialResult,
+    samples: Samples,
+    verification: Verification,
+    gate: GateResult,
+    counters: dict[str, float],
+) -> TrialRecord:
+    """The record of a trial that was driven to its end."""
+    health = result.health
+    ok = samples.measured.ok
+    answered = len(ok)
+    return replace(
+        _planned(trial, launch, started_at),
+        origin_ns=health.origin_ns,
+        wall_s=health.wall_s,
+        asked_rps=health.planned_rps,
+        achieved_rps=health.achieved_rps,
+        in_flight_max=health.in_flight_max,
+        send_lag_p50_ns=health.send_lag_p50_ns,
+        send_lag_p99_ns=health.send_lag_p99_ns,
+        send_lag_max_ns=health.send_lag_max_ns,
+        stalls=[list(stall) for stall in health.stalls],
+        client_cpu_s=sum(health.client_cpu_s),
+        request_bytes=float(ok.rows["request_bytes"].mean()) if answered else None,
+        response_bytes=float(ok.rows["response_bytes"].mean()) if answered else None,
+        dimension=gate.dimension,
+        tokens_per_request=(
+            verification.prompt_tokens / verification.verified
+            if verification.prompt_tokens is not None and verification.verified
+            else None
+        ),
+        chunked=bool((ok.rows["flags"] & CHUNKED).any()),
+        gzip=bool((ok.rows["flags"] & GZIP).any()),
+        verified_share=verification.verified / answered if answered else 0.0,
+        metrics=counters,
+    )
+
+
+def partial_record(trial: Trial, launch: int, started_at: str) -> TrialRecord:
+    """The record of a trial that was interrupted."""
+    return replace(_planned(trial, launch, started_at), partial=True)
+
+
+def _planned(trial: Trial, launch: int, started_at: str) -> TrialRecord:
+    work = trial.work
+    return TrialRecord(
+        target=trial.target,
+        cell=work.slug,
+        index=trial.index,
+        launch=launch,
+        batch=work.batch,
+        isl=work.isl,
+        encoding=work.encoding,
+        load={key: value for key, value in asdict(work.load).items() if value is not None},
+        requests=work.requests,
+        started_at=started_at,
+    )
+
+
+def counted(before: Counters, after: Counters) -> dict[str, float]:
+    """How far the server's own counters went on during the load; absent if it does not count."""
+    pairs = {
+        "prefix_queries": (before.prefix_queries, after.prefix_queries),
+        "prefix_hits": (before.prefix_hits, after.prefix_hits),
+        "served": (before.served, after.served),
+        **{
+            f"requests of {worker}": (before.worker_requests.get(worker, 0), count)
+            for worker, count in after.worker_requests.items()
+        },
+    }
+    return {name: b - (a or 0) for name, (a, b) in pairs.items() if b is not None}
