@@ -60,7 +60,7 @@ class BodyFile:
         return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> bytes:
-        if not 0 <= index < len(self):
+        if index < 0:
             raise IndexError(f"body {index} of {len(self)} in {self.path}")
         start, end = self._offsets[index], self._offsets[index + 1]
         at = start - self._read_at

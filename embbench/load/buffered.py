@@ -105,7 +105,7 @@ class BufferedClient:
             exchange.end_ns = monotonic_ns()
             exchange.connect_ns = exchange.end_ns - exchange.start_ns
             exchange.error = connect_error(exc) if isinstance(exc, OSError) else "timeout"
-            self._tell_later(exchange, done)
+            self.finished(None, exchange, done, reusable=False)
             return
         exchange.connect_ns = monotonic_ns() - exchange.start_ns
         self._in_flight[exchange] = connection
@@ -139,14 +139,11 @@ class BufferedClient:
         raise last
 
     def finished(
-        self, connection: Connection, exchange: Exchange, done: Done, reusable: bool
+        self, connection: Connection | None, exchange: Exchange, done: Done, reusable: bool
     ) -> None:
-        if reusable:
+        """``done`` is called when this turn of the loop has read, and stamped, all that came."""
+        if reusable and connection is not None:
             self._idle.append(connection)
-        self._tell_later(exchange, done)
-
-    def _tell_later(self, exchange: Exchange, done: Done) -> None:
-        """Call ``done`` after this turn of the loop has read, and stamped, all that has come."""
         del self._in_flight[exchange]
         if not self._finished:
             self._loop.call_soon(self._tell)

@@ -67,7 +67,7 @@ class Exchange:
     unkept = False
     """The body was to be kept, and the arena had no room."""
 
-    def __init__(self, seq: int, phase: int, request_bytes: int, keep: bool) -> None:
+    def __init__(self, seq: int, phase: int, request_bytes: int, keep: int) -> None:
         self.seq = seq
         self.phase = phase
         self.request_bytes = request_bytes

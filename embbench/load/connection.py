@@ -11,7 +11,7 @@ import socket
 from time import monotonic_ns
 from typing import Final, Literal, Protocol
 
-from embbench.load.arena import PAD, Arena, Slot
+from embbench.load.arena import HEAD_ROOM, PAD, Arena, Slot
 from embbench.load.client import MAX_HEAD_BYTES, Done, Exchange, status_error
 from embbench.load.heads import BadHttpError, Chunks, Head, Heads
 
@@ -23,7 +23,7 @@ _State = Literal["idle", "head", "length", "chunked", "until-close"]
 def anonymous_slot(size: int) -> Slot:
     """Memory of this process alone, in the shape of a slot."""
     memory = mmap.mmap(-1, size)
-    return Slot(memory, memoryview(memory), 0, size)
+    return Slot(memoryview(memory), 0, size)
 
 
 class Pool(Protocol):
@@ -167,13 +167,16 @@ class Connection(asyncio.BufferedProtocol):
         into = self._into
         begin = 0
         while True:
-            found = into.memory.find(
-                _HEAD_END, into.start + begin, into.start + min(self._filled, MAX_HEAD_BYTES)
-            )
+            # A copy of as much as heads are long is searched faster than the memory itself.
+            near = bytes(into.view[begin : min(self._filled, begin + HEAD_ROOM)])
+            found = near.find(_HEAD_END)
+            if found < 0 and self._filled - begin > HEAD_ROOM:
+                near = bytes(into.view[begin : min(self._filled, MAX_HEAD_BYTES)])
+                found = near.find(_HEAD_END)
             if found < 0:
                 break
-            end = found + 4 - into.start
-            raw = bytes(into.view[begin:end])
+            end = begin + found + 4
+            raw = near[: found + 4]
             try:
                 head, length = self._pool.heads.parse(raw)
             except BadHttpError:
@@ -210,11 +213,14 @@ class Connection(asyncio.BufferedProtocol):
             self._finish("body-too-large", now_ns)
             return
         here = self._filled - begin
+        if slot is None and length > pool.arena.slot_bytes:
+            pool.arena.expect(length)
+        if here == length:  # all of it at once, as with most small bodies
+            exchange.response_bytes = here
+            self._finish(None, now_ns)
+            return
         came = self._into.view[begin : self._filled]
-        if slot is None:
-            if length > pool.arena.slot_bytes:
-                pool.arena.expect(length)
-        elif begin + length + PAD > slot.size:
+        if slot is not None and begin + length + PAD > slot.size:
             self._grow(exchange, slot, begin + length + PAD)
         self._state = "length"
         self._left = length

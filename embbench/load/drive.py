@@ -29,25 +29,23 @@ class Requests:
         bodies: BodyFile,
         phase: int,
         seqs: Sequence[int],
-        keep: Callable[[int], bool],
+        keep: Callable[[int], int],
     ) -> None:
         self._client = client
         self._bodies = bodies
         self._phase = phase
-        self._seqs = seqs
+        self._count = len(seqs)
+        self._seqs = iter(seqs)
         self._keep = keep
-        self._at = 0
         self._ready: tuple[Exchange, bytes] | None = None
         self.read_ahead()
 
     def __len__(self) -> int:
-        return len(self._seqs)
+        return self._count
 
     def read_ahead(self) -> None:
         """Have the next request ready, if there is one."""
-        if self._ready is None and self._at < len(self._seqs):
-            seq = self._seqs[self._at]
-            self._at += 1
+        if self._ready is None and (seq := next(self._seqs, None)) is not None:
             body = self._bodies[seq]
             exchange = Exchange(seq, self._phase, len(body), self._keep(seq))
             self._ready = exchange, self._client.prepare(body)

@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import uvloop
@@ -75,17 +76,16 @@ class _Shard:
             self._then = warmup[len(warmup) - burst :]
         self._client: Client | None = None
 
-    def _keep_measured(self, seq: int) -> bool:
-        return self._job.keep is None or bool(self._job.keep[seq])
-
-    def _keep_warmup(self, _: int) -> bool:
-        return self._job.keep_warmup
-
     def _requests(self, client: Client, phase: int, seqs: range) -> Requests:
         if phase == MEASURED:
-            return Requests(client, self._bodies, phase, seqs, self._keep_measured)
+            keep = self._job.keep
+            wanted: Callable[[int], int] = _always
+            if keep is not None:
+                wanted = keep.tobytes().__getitem__
+            return Requests(client, self._bodies, phase, seqs, wanted)
         assert self._warmup is not None
-        return Requests(client, self._warmup, phase, seqs, self._keep_warmup)
+        wanted = _always if self._job.keep_warmup else _never
+        return Requests(client, self._warmup, phase, seqs, wanted)
 
     async def warm_up(self) -> None:
         """Everything that has to be over before the schedule begins."""
@@ -158,6 +158,14 @@ class _Shard:
         if self._warmup is not None:
             self._warmup.close()
         self._arena.close()
+
+
+def _always(_: int) -> bool:
+    return True
+
+
+def _never(_: int) -> bool:
+    return False
 
 
 def _die_of(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -22,7 +22,6 @@ events {{ worker_connections 2048; }}
 http {{
   access_log off;
   sendfile on;
-  tcp_nopush on;
   keepalive_requests 1000000000;
   client_max_body_size 0;
   client_body_buffer_size 2m;
