@@ -30,7 +30,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Schema(BaseModel):
     """Frozen, and strict about keys: an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Load(Schema):
@@ -40,15 +40,25 @@ class Load(Schema):
     """
 
     rate_rps: PositiveFloat | None = None
+    """Open loop: requests a second."""
     arrival: Arrival = "constant"
+    """How intended starts are spaced: evenly, at random (Poisson, seeded), or from `trace`."""
     trace: str | None = None
+    """A file of offsets in seconds, one a line; `rate_rps` is then only its name."""
     max_in_flight: PositiveInt | None = None
+    """Open loop: most requests at once; the wait for a place is part of the response time."""
     concurrency: PositiveInt | None = None
+    """Closed loop: clients, each of which waits for its answer."""
     think_time_s: Annotated[float, Field(ge=0)] = 0.0
+    """Closed loop: pause of a client between answer and next request."""
     requests: PositiveInt = 20
+    """Measured requests a trial."""
     warmup: Annotated[int, Field(ge=0, strict=True)] = 5
+    """Warm-up requests before each trial, of the same shape; at least `concurrency` + 1."""
     min_batch: PositiveInt = 1
+    """The smallest batch for which this load holds."""
     max_batch: PositiveInt | None = None
+    """The largest; none: no limit."""
 
     @model_validator(mode="after")
     def _one_loop(self) -> "Load":
@@ -81,10 +91,15 @@ class Launch(Schema):
     """How one process of a target is started, beyond what its kind says."""
 
     python: str | None = None
+    """The interpreter of the environment that holds the server."""
     env: dict[str, str] = {}
+    """Added to the inherited environment; names that look like secrets are masked in results."""
     cwd: str | None = None
+    """Working directory."""
     pythonpath: str | None = None
+    """Put in front of PYTHONPATH: another checkout of the server."""
     args: tuple[str, ...] = ()
+    """Further arguments, as they are."""
 
 
 class TargetBase(Launch):
@@ -95,10 +110,15 @@ class TargetBase(Launch):
     """
 
     model: str | None = None
+    """Deviates from the run's model."""
     normalised: bool = True
+    """False: the server is meant to return other norms than 1."""
     same_as: str | None = None
+    """Another target of which this is a second name: an A/A pair."""
     start_timeout_s: PositiveFloat = 600.0
+    """Longest start, until real embeddings have come back."""
     stop_grace_s: PositiveFloat = 30.0
+    """Time between SIGTERM and SIGKILL."""
 
 
 class ReferenceTarget(TargetBase):
@@ -106,10 +126,15 @@ class ReferenceTarget(TargetBase):
 
     kind: Literal["reference"] = "reference"
     processes: Literal[1, 2] = 2
+    """1: HTTP and engine together; 2: frontend and worker."""
     hop: Hop = "base64-numpy"
+    """How vectors cross from worker to frontend."""
     engine: Engine = "numpy"
+    """What computes the vectors."""
     pooling: Pooling = "embed"
+    """`token` returns the whole per-token matrix: a negative control."""
     engine_args: dict[str, Any] = {}
+    """Deviate from the run's."""
 
 
 class CommandTarget(TargetBase):
@@ -117,7 +142,9 @@ class CommandTarget(TargetBase):
 
     kind: Literal["command"] = "command"
     argv: Annotated[tuple[str, ...], Field(min_length=1)]
+    """`{port}` becomes a free loopback port, `{python}` the interpreter."""
     base_path: str = "/v1"
+    """Where the API lies."""
 
 
 class ExternalTarget(TargetBase):
@@ -125,8 +152,11 @@ class ExternalTarget(TargetBase):
 
     kind: Literal["external"] = "external"
     url: str
+    """Up to and including the `/v1`."""
     api_key_env: str | None = None
+    """The environment variable that holds the key."""
     start_timeout_s: PositiveFloat = 60.0
+    """How long to wait until it answers."""
 
 
 class VllmTarget(TargetBase):
@@ -134,7 +164,9 @@ class VllmTarget(TargetBase):
 
     kind: Literal["vllm"] = "vllm"
     engine_args: dict[str, Any] = {}
+    """Deviate from the run's."""
     api_server_count: PositiveInt = 1
+    """API server processes."""
 
 
 class DynamoTarget(TargetBase):
@@ -142,10 +174,15 @@ class DynamoTarget(TargetBase):
 
     kind: Literal["dynamo"] = "dynamo"
     engine_args: dict[str, Any] = {}
+    """Deviate from the run's."""
     frontend: Launch = Launch()
+    """Launch settings of the frontend alone."""
     worker: Launch = Launch()
+    """Launch settings of the worker alone."""
     embedding_worker_processes: PositiveInt | None = None
+    """Worker processes."""
     embedding_frontend_tokenization: bool = False
+    """Tokenise in the frontend."""
 
 
 TargetConfig = Annotated[
@@ -158,23 +195,36 @@ class Checks(Schema):
     """What is asked of the answers. Bodies beyond the budget are verified as a seeded share."""
 
     norm_tolerance: PositiveFloat = 1e-3
+    """How far an L2 norm may be from 1."""
     cosine_min: Annotated[float, Field(gt=0, le=1)] = 0.999
+    """Least cosine of two vectors that are to be the same."""
     dimensions: PositiveInt | None = None
+    """Sent as `dimensions` in every request."""
     content_texts: Annotated[int, Field(ge=0)] = 8
+    """Texts of each trial that are embedded again, alone, when its clock has stopped."""
     failed_share_max: Annotated[float, Field(ge=0, lt=1)] = 0.001
+    """A cell with a larger share of failed requests is INVALID."""
     budget_mib: PositiveInt = 1024
+    """Memory for response bodies; what does not fit is verified as a seeded share."""
     processes: PositiveInt = 1
+    """Verifying processes."""
 
 
 class Generator(Schema):
     """The load generator: which client, how many load processes, and where they run."""
 
     client: ClientName = "buffered"
+    """`buffered` is embbench's own exchange; `aiohttp` the library's."""
     processes: PositiveInt = 1
+    """Load processes over which connections and schedule are spread."""
     pin: Literal["none", "auto"] | tuple[int, ...] = "none"
+    """Cores for the load processes; servers are then kept off them. `auto` chooses."""
     timeout_s: PositiveFloat = 120.0
+    """A request without a complete answer by then has failed."""
     send_lag_p99_limit_ms: PositiveFloat | None = None
+    """Requests that leave later make a trial INVALID; none: 1 ms, or 5 % of the p50 if more."""
     calibrate: bool = True
+    """Measure the client itself before the run."""
 
     @model_validator(mode="after")
     def _a_core_for_each_process(self) -> "Generator":
@@ -190,33 +240,53 @@ class RunConfig(Schema):
     """
 
     name: str = ""
+    """Part of the name of the run directory."""
     description: str = ""
+    """Title of the report."""
     seed: int = 1
+    """Of texts, schedules and order."""
     model: str | None = None
+    """A directory, a hub name, `generated` or `minilm`."""
     tokenizer: str | None = None
+    """The model's tokenizer, named as `model`; without it texts are calibrated on the server."""
     server_python: str | None = None
+    """The interpreter of the environment that has vLLM or Dynamo."""
     isl: Annotated[list[PositiveInt], Listed, Field(min_length=1)] = [80]
+    """Tokens an input as the server counts them, special tokens included."""
     batches: Annotated[list[PositiveInt], Listed, Field(min_length=1)] = [15, 64, 1024]
+    """Inputs a request."""
     encoding: Annotated[list[Encoding], Listed, Field(min_length=1)] = ["float"]
+    """`encoding_format` of the requests."""
     loads: Annotated[list[Load], Field(min_length=1)] = [
         Load(rate_rps=10, max_batch=64),
         Load(concurrency=1, min_batch=65, requests=5, warmup=2),
     ]
+    """How requests are offered, by batch."""
     trials: PositiveInt = 3
+    """Rounds; each starts every server anew."""
     placement: Placement = "exclusive"
+    """`exclusive`: one target up at a time; `co-resident`: all, one driven at a time."""
     aa: bool = False
+    """Launch the floor once more under another name."""
     targets: Annotated[dict[str, TargetConfig], Field(min_length=1)] = {
         "bare": ReferenceTarget(processes=1),
         "baseline": ReferenceTarget(hop="base64-struct"),
         "opt-2": ReferenceTarget(hop="base64-numpy"),
         "shm": ReferenceTarget(hop="shm"),
     }
+    """The systems under test, by name."""
     floor: str | None = None
+    """The target that the ratios refer to; none: the first."""
     baseline: str | None = None
+    """The target that the others were meant to improve on; none: the first besides the floor."""
     engine_args: dict[str, Any] = {}
+    """For all targets, translated to each: `dtype`, `max_model_len`, `enable_prefix_caching` ..."""
     checks: Checks = Checks()
+    """What is asked of the answers."""
     generator: Generator = Generator()
+    """The load generator."""
     output: str = "results"
+    """Folder under which run directories are made."""
 
     @model_validator(mode="after")
     def _names_exist(self) -> "RunConfig":

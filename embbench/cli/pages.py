@@ -54,9 +54,10 @@ def config_page() -> str:
     for model in [*[m for m in models if m not in targets], *targets]:
         lines.append(f"## {_title(model)}\n")
         lines.append(f"{inspect.getdoc(model)}\n")
-        lines += ["| key | type | default |", "|---|---|---|"]
+        lines += ["| key | what | type | default |", "|---|---|---|---|"]
         for key, field in model.model_fields.items():
-            lines.append(f"| `{key}` | {_type(field.annotation)} | {_default(field)} |")
+            what = field.description or ""
+            lines.append(f"| `{key}` | {what} | {_type(field.annotation)} | {_default(field)} |")
         lines.append("")
     return "\n".join(lines)
 
