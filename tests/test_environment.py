@@ -40,6 +40,9 @@ def test_an_ordinary_vllm_and_dynamo(tmp_path: Path) -> None:
     )
     found = look(sys.executable, path)
     assert (found.vllm, found.dynamo, found.cpu_build) == ("0.21.0", "1.6.1", False)
+    words = found.serve_argv("here")
+    assert words[-2:] == ("serve", "here")
+    assert words[:-2] == (sys.executable, "-m", "vllm.entrypoints.cli.main")
 
 
 def test_the_cpu_build_starts_by_its_module_because_the_command_fails(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_the_log_of_a_real_vllm_tells_its_whole_configuration() -> None:
     told = from_log((DATA / "vllm-0.31-startup.log").read_text())
     assert told == {
         "engine": "vLLM 0.31.0",
+        "API processes": "1",
         "dtype": "float32",
         "max_model_len": "256",
         "prefix caching": "off",
@@ -148,7 +149,8 @@ async def test_a_target_that_is_up_is_asked_everywhere(tmp_path: Path) -> None:
     finally:
         await runner.cleanup()
     assert settings["dtype"] == Setting("float32", "float32", "startup log")
-    assert settings["API processes"].shown == "2"
+    # a server that did not do what it was told to
+    assert settings["API processes"].shown == "1 (asked 2)"
     # the list of models is asked last, and is what clients are held to
     assert settings["max_model_len"] == Setting("256", "128", "/v1/models")
     assert (before.prefix_queries, before.prefix_hits) == (10, 0)

@@ -84,7 +84,6 @@ def test_the_targets_own_engine_arguments_win(stack: str, context: Context) -> N
     config = VllmTarget(
         pythonpath=stack,
         engine_args={"dtype": "bfloat16", "enable_prefix_caching": True, "max_model_len": None},
-        api_server_count=3,
         env={"VLLM_HOST_IP": "127.0.0.2"},
         cwd="/",
     )
@@ -93,10 +92,21 @@ def test_the_targets_own_engine_arguments_win(stack: str, context: Context) -> N
     assert given["--dtype"] == "bfloat16"
     assert given["--enable-prefix-caching"] == "on"
     assert "--max-model-len" not in given
-    assert given["--api-server-count"] == "3"
     assert spec.env["VLLM_HOST_IP"] == "127.0.0.2"
     assert spec.cwd == "/"
     assert "PYTHONSAFEPATH" not in spec.env, "a checkout that is named is meant to be imported"
+
+
+def test_several_api_processes_need_a_vllm_serve_that_works(
+    stack: str, tmp_path: Path, context: Context
+) -> None:
+    """The module form takes the flag and ignores it: one process, and no word about it."""
+    with pytest.raises(ConfigError, match="knows one API process only"):
+        made(VllmTarget(pythonpath=stack, api_server_count=3), context)
+    ordinary = packages(tmp_path / "ordinary", "vllm", vllm="0.21.0")
+    (spec,) = made(VllmTarget(pythonpath=ordinary, api_server_count=3), context).specs
+    assert options(spec)["--api-server-count"] == "3"
+    assert spec.argv[spec.argv.index("serve") + 1] == context.model
 
 
 def test_dynamo_is_two_trees_that_meet_in_a_fresh_folder(stack: str, context: Context) -> None:

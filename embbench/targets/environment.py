@@ -48,13 +48,13 @@ class ServerEnvironment:
     vllm: str | None = None
     dynamo: str | None = None
     cpu_build: bool = False
-    command: str | None = None
-    """The `vllm` command, where it works."""
+    command: tuple[str, ...] = ()
+    """The `vllm` command, where it works: it asks for metadata of a distribution `vllm`."""
 
     def serve_argv(self, model: str) -> tuple[str, ...]:
         """What starts a bare vLLM; its options follow."""
-        if self.command is not None:
-            return (self.command, "serve", model)
+        if self.command:
+            return (*self.command, "serve", model)
         return (self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", model)
 
     def engine_env(self) -> dict[str, str]:
@@ -120,8 +120,14 @@ def look(python: str, pythonpath: str | None = None) -> ServerEnvironment:
         vllm=(told["vllm_version"] or told["cpu_version"] or "unknown") if here else None,
         dynamo=(told["dynamo_version"] or "unknown") if told["dynamo"] and here else None,
         cpu_build=bool(here and told["cpu_version"] and not told["vllm_version"]),
-        command=told["command"] if told["vllm_version"] else None,
+        command=_command(told, found) if here and told["vllm_version"] else (),
     )
+
+
+def _command(told: dict[str, str | None], python: str) -> tuple[str, ...]:
+    """The installed command; by its module where vLLM only lies on the path."""
+    installed = told["command"]
+    return (installed,) if installed else (python, "-m", "vllm.entrypoints.cli.main")
 
 
 def require(target: str, what: str, python: str, pythonpath: str | None) -> ServerEnvironment:

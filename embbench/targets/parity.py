@@ -55,7 +55,7 @@ _RESOLVED = re.compile(
     r"Resolved pooling config: pooling_type=(\w+)\(.*?\buse_activation=(\w+)\(", re.ASCII
 )
 _BATCHED = re.compile(r"max_num_batched_tokens=(\d+)")
-_API = re.compile(r"\(ApiServer_(\d+) pid=\d+\)")
+_API_OF_SEVERAL = re.compile(r"\(ApiServer_(\d+) pid=\d+\)")
 _ENDPOINT = re.compile(r"Registered endpoint '")
 _SAMPLE = re.compile(r"^(\w[\w:]*)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -202,8 +202,10 @@ def from_log(text: str) -> dict[str, str]:
         told["max_num_batched_tokens"] = batched[1]
     if resolved := _last(_RESOLVED, plain):
         told |= {"pooling": resolved[1].lower(), "normalised": _word(resolved[2])}
-    if api := set(_API.findall(plain)):
-        told["API processes"] = str(len(api))
+    if several := set(_API_OF_SEVERAL.findall(plain)):
+        told["API processes"] = str(len(several))
+    elif "(APIServer pid=" in plain:
+        told["API processes"] = "1"
     if endpoints := _ENDPOINT.findall(plain):
         told["worker processes"] = str(len(endpoints))
     return told

@@ -114,9 +114,14 @@ def recipe(name: str, config: VllmTarget, ports: Ports, context: Context) -> Rec
     model_name = named_model(name, config, context)
     model = resolve_model(model_name, environment.python)
     arguments = engine_arguments(name, config, context)
+    count = config.api_server_count
+    if count > 1 and not environment.command:
+        raise ConfigError(
+            f"targets.{name}.api_server_count: the vLLM of {python} starts by its module, which "
+            "knows one API process only; several need a build whose `vllm serve` works"
+        )
     port = ports.free()
     scratch = Path(tempfile.mkdtemp(prefix="embbench-vllm-"))
-    count = config.api_server_count
     offline = {"HF_HUB_OFFLINE": "1"} if Path(model).is_dir() else {}
     spec = ProcessSpec(
         role="server",

@@ -1,4 +1,4 @@
-"""Several API or worker processes: each is counted, each serves, each listens on loopback only."""
+"""Several worker processes, and a prefix cache: what the servers themselves count."""
 
 import asyncio
 from pathlib import Path
@@ -61,8 +61,8 @@ async def test_dynamo_with_two_worker_processes_and_frontend_tokenization(
     assert counter_findings("split", before, after) == []
 
 
-async def test_bare_vllm_with_two_api_processes_counts_its_prefix_cache(context: Context) -> None:
-    config = VllmTarget(api_server_count=2, engine_args={"enable_prefix_caching": True})
+async def test_bare_vllm_counts_its_prefix_cache(context: Context) -> None:
+    config = VllmTarget(engine_args={"enable_prefix_caching": True})
     async with bring_up("bare", config, context) as up:
         settings = await read_settings(up, config, context)
         before = await read_counters(up)
@@ -73,7 +73,7 @@ async def test_bare_vllm_with_two_api_processes_counts_its_prefix_cache(context:
                     assert response.status == 200
         after = await read_counters(up)
     assert up.findings == ()
-    assert settings["API processes"].used == "2"
+    assert settings["API processes"].used == "1"
     assert settings["prefix caching"].used == "on"
     assert parity_findings("bare", settings) == []
     (finding,) = counter_findings("bare", before, after)

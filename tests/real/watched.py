@@ -1,7 +1,9 @@
 """Runs an embbench command and keeps a list of every process that ever belonged to it."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
@@ -18,7 +21,6 @@ from embbench.rundir import Run, read_run
 
 SHM = Path("/dev/shm")
 GONE_S = 90.0
-SETTLED_S = 15.0
 
 
 class Watched:
@@ -30,8 +32,8 @@ class Watched:
         self.seen: set[psutil.Process] = set()
         self.process: subprocess.Popen[str] | None = None
         self.stderr = folder / "stderr.txt"
-        self.shm_before = set(SHM.iterdir())
-        self.scratch_before = scratch_folders()
+        self.segments: set[Path] = set()
+        self.scratch = folder
 
     def start(self, *words: str, config: dict[str, object] | None = None) -> None:
         """Start ``embbench WORDS``, with ``config`` as its YAML file."""
@@ -40,7 +42,12 @@ class Watched:
             path = self.folder / "config.yaml"
             path.write_text(yaml.safe_dump({"output": str(self.folder / "runs"), **config}))
             argv += ["--config", str(path)]
-        env = {**os.environ, "EMBBENCH_SERVER_PYTHON": self.server_python}
+        self.scratch = Path(tempfile.mkdtemp(prefix="real-"))  # short: sockets are made in it
+        env = {
+            **os.environ,
+            "EMBBENCH_SERVER_PYTHON": self.server_python,
+            "TMPDIR": str(self.scratch),
+        }
         with self.stderr.open("w") as stderr:
             self.process = subprocess.Popen(
                 argv, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env
@@ -64,6 +71,13 @@ class Watched:
         """The one run directory that it wrote."""
         (folder,) = (self.folder / "runs").iterdir()
         return read_run(folder)
+
+    def meta(self) -> dict[str, Any]:
+        """What its run.json holds so far."""
+        for path in (self.folder / "runs").glob("*/run.json"):
+            meta: dict[str, Any] = json.loads(path.read_text())
+            return meta
+        return {}
 
     def wait(self, what: str, is_so: Callable[[], bool], timeout_s: float) -> None:
         """Until ``is_so``; fails when the command ends or the time is up."""
@@ -91,6 +105,8 @@ class Watched:
             self.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(GONE_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         deadline = time.monotonic() + GONE_S
         while (left := [p for p in self.seen if alive(p)]) and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -99,20 +115,20 @@ class Watched:
                 process.kill()
         assert not left, f"left behind: {left}"
         assert len(self.seen) > 1, "nothing was watched"
-        # Other programs on this machine make and remove segments of their own meanwhile.
-        segments = set(SHM.iterdir()) - self.shm_before
-        deadline = time.monotonic() + SETTLED_S
-        while (unused := unused_segments(segments)) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert not unused, f"shared memory left behind: {unused}"
-        assert not scratch_folders() - self.scratch_before
+        assert not (segments := {path for path in self.segments if path.exists()}), segments
+        scratch = [path.name for path in self.scratch.iterdir()]
+        shutil.rmtree(self.scratch)
+        assert not [name for name in scratch if name.startswith("embbench-")], scratch
 
     def _look_on(self, process: subprocess.Popen[str]) -> None:
         with contextlib.suppress(psutil.Error):
             root = psutil.Process(process.pid)
             while process.poll() is None:
-                self.seen |= {root, *root.children(recursive=True)}
-                time.sleep(0.1)
+                members = {root, *root.children(recursive=True)}
+                self.seen |= members
+                for member in members:
+                    self.segments |= segments_of(member.pid)
+                time.sleep(0.3)
 
 
 def alive(process: psutil.Process) -> bool:
@@ -123,16 +139,10 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def scratch_folders() -> set[Path]:
-    """The folders that embbench makes for its targets."""
-    return set(Path(tempfile.gettempdir()).glob("embbench-*"))
-
-
-def unused_segments(paths: set[Path]) -> set[Path]:
-    """Those that are there and that no process has mapped."""
-    used: set[str] = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                used |= set((entry / "maps").read_text().split())
-    return {path for path in paths if path.exists() and str(path) not in used}
+def segments_of(pid: int) -> set[Path]:
+    """Shared memory that a process has mapped by a name that still exists."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    paths = {line.split(maxsplit=5)[5] for line in lines if f" {SHM}/" in line}
+    return {Path(path) for path in paths if not path.endswith("(deleted)")}
