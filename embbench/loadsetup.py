@@ -9,12 +9,21 @@ from collections.abc import Callable
 from embbench.config import Generator, RunConfig
 from embbench.doctor import Pinning, physical_cores, propose_pinning
 from embbench.errors import ConfigError
+from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.calibrate import Calibration
 from embbench.load.calibrate import calibrate as calibrate_client
 from embbench.load.processes import LoadProcesses
 from embbench.metadata import as_ranges
-from embbench.plan import ClosedLoop, Plan
+from embbench.plan import ClosedLoop, OpenLoop, Plan
 from embbench.rundir import RunWriter
+
+
+def check_feasible(config: RunConfig, plan: Plan) -> None:
+    """Raise `ConfigError` for a schedule or a pinning that cannot be had, before any launch."""
+    pinning(config.generator)
+    for work in plan.work:
+        if isinstance(work.load, OpenLoop):
+            intended_offsets_ns(work.load, work.requests, config.seed)
 
 
 async def calibration_of(

@@ -339,6 +339,13 @@ def test_a_target_that_never_gets_ready_says_what_was_missing(tmp_path: Path) ->
         (["--encoding", "double"], 2, "encoding[0]: input should be 'float' or 'base64'"),
         (["--config", "none.yaml"], 2, "none.yaml: no such config file"),
         (["--set", "generator.procesess=2"], 2, "did you mean 'processes'?"),
+        (["--pin", "0,1"], 2, "generator: pin names 2 cores for 1 processes"),
+        (["--pin", "99"], 2, "generator.pin: (99,): cannot be had of the cores"),
+        (
+            ["--set", "loads=[{rate_rps: 1, arrival: trace, trace: none.txt}]"],
+            2,
+            "none.txt: cannot read this trace of offsets",
+        ),
         (["--resume", "nowhere"], 1, "nowhere: not a run directory"),
     ],
 )

@@ -24,13 +24,13 @@ EXIT_INTERRUPTED = 130
 def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int:
     """Run ``config`` into a new run directory; print its report; return the exit code."""
     from embbench.cli.running import outlook_lines
-    from embbench.loadsetup import pinning
+    from embbench.loadsetup import check_feasible
     from embbench.metadata import environment_metadata
     from embbench.planning import build_plan
     from embbench.rundir import RunWriter
 
     plan = build_plan(config)
-    pinning(config.generator)  # what cannot be had is said before anything is written
+    check_feasible(config, plan)
     meta = {
         "status": "running",
         "name": config.name,
