@@ -370,6 +370,44 @@ async def test_memory_is_shared_only_on_the_same_kernel_and_with_proof(
     assert backend.hop == "base64-numpy"
 
 
+async def test_a_segment_whose_maker_died_before_it_told_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = 'reply = {"id"'
+    assert told in FORGER
+    dying = (
+        "import numpy as np\n"
+        "        prefix = segments.prefix_of(os.getpid())\n"
+        "        segments.SegmentStore(Path('/dev/shm'), prefix).create([np.zeros(4, 'f4')])\n"
+        "        os.kill(os.getpid(), 9)\n        "
+    )
+    script = tmp_path / "dying"
+    script.write_text(f"#!{sys.executable}\n{FORGER.replace(told, dying + told)}")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    backend = await start_worker(ServeOptions(processes=2, hop="shm"), Metrics())
+    with pytest.raises(RequestError, match="killed by SIGKILL; removed 1 of its shared") as refused:
+        await backend.embed(["hi"], None)
+    assert refused.value.status == 503
+    await backend.close()
+
+
+async def test_the_segment_of_a_request_that_was_given_up_is_collected() -> None:
+    options = ServeOptions(processes=2, hop="shm", delay_ms_per_request=300)
+    metrics = Metrics()
+    backend = await start_worker(options, metrics)
+    try:
+        request = asyncio.create_task(backend.embed(["hi"], None))
+        await asyncio.sleep(0.1)
+        request.cancel()
+        await backend.embed(["the next one"], None)
+        await backend.refresh_metrics()
+        assert "embbench_shm_segments 0" in metrics.page()
+        assert "embbench_shm_reaped_total 0" in metrics.page()
+    finally:
+        await backend.close()
+
+
 async def test_a_worker_that_talks_nonsense_at_the_start_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

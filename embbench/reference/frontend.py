@@ -125,13 +125,13 @@ class WorkerBackend:
         try:
             while True:
                 message, size = await self._link.read()
-                future = self._waiting.get(message["id"])
+                future = self._waiting.get(message.get("id", -1))
                 if future is not None and not future.done():
                     future.set_result((message, size))
                 elif message.get("form") == "shm":
                     # its request was given up: collect the segment for nobody
-                    count = message["handle"]["count"]
                     with suppress(segments.HandleError):
+                        count = message["handle"]["count"]
                         hop.unpack(message, self._folder, self._prefix, count)
         except (asyncio.IncompleteReadError, OSError):
             pass
@@ -175,7 +175,6 @@ class WorkerBackend:
         await _end_group(self._worker.pid)
         if self._reader is not None:
             await self._reader
-        segments.remove_all(self._folder, self._prefix)
         return status
 
 
