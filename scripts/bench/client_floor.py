@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 from dataclasses import asdict
@@ -65,6 +66,7 @@ def row(body: str, concurrency: int, tool: str, readings: list[Reading], wrk: li
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are taken down
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bodies", default="a,b,c,d,e,f")
     parser.add_argument("--concurrency", default="1,8,32")

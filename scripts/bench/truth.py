@@ -14,6 +14,7 @@ from intended start until about to be answered: the response time must agree.
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -173,6 +174,7 @@ async def run(args: argparse.Namespace) -> list[str]:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are taken down
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rates", default="10,200,1000")
     parser.add_argument("--seconds", type=float, default=20.0)
