@@ -123,7 +123,7 @@ def _health(
     origin_ns: int,
     client: ClientName,
 ) -> LoadHealth:
-    rows = samples.rows[samples.rows["phase"] == MEASURED]
+    rows = samples.rows[len(samples) - len(job.bodies) :]  # a view: warm-up comes first
     start_ns, end_ns = rows["start_ns"], rows["end_ns"]
     last_ns = int(end_ns.max()) if len(rows) else origin_ns
     planned_rps: float | None = None
