@@ -155,8 +155,9 @@ def asked_settings(target: str, config: TargetConfig, context: Context) -> dict[
         for key in ("dtype", "max_model_len", "max_num_batched_tokens", "max_num_seqs")
         if arguments.get(key) not in (None, "auto")
     }
+    engine_is_vllm = not isinstance(config, ReferenceTarget) or config.engine == "vllm"
     for key in ("enforce_eager", "load_format"):
-        if key in arguments:
+        if key in arguments and engine_is_vllm:
             asked[key] = _word(arguments[key])
     pooler = arguments.get("pooler_config") or {}
     pool = pooler.get("pooling_type") or pooler.get("seq_pooling_type") or arguments.get("pool")

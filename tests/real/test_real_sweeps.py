@@ -38,7 +38,15 @@ def engine(name: str, **more: Any) -> dict[str, Any]:
                 "worker": engine("vllm", hop="shm"),
             },
         ),
-        ("minilm", 384, {"vllm": {"kind": "vllm"}, "dynamo": {"kind": "dynamo"}}),
+        (
+            "minilm",
+            384,
+            {
+                "vllm": {"kind": "vllm"},
+                "dynamo": {"kind": "dynamo"},
+                "torch": engine("torch", hop="json"),
+            },
+        ),
     ],
 )
 def test_real_servers_are_valid_and_agree(
