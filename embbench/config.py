@@ -262,8 +262,10 @@ class RunConfig(Schema):
         Load(concurrency=1, min_batch=65, requests=5, warmup=2),
     ]
     """How requests are offered, by batch."""
-    trials: PositiveInt = 3
-    """Rounds; each starts every server anew."""
+    trials: PositiveInt | None = None
+    """Rounds; each starts every server anew. None: as many as fit into `time_budget_min`."""
+    time_budget_min: PositiveFloat = 30.0
+    """What a run may take when `trials` is chosen by the estimate of its time."""
     placement: Placement = "exclusive"
     """`exclusive`: one target up at a time; `co-resident`: all, one driven at a time."""
     aa: bool = False
@@ -315,6 +317,11 @@ class RunConfig(Schema):
         floor = self.targets[self.floor_name]
         second = floor.model_copy(update={"same_as": self.floor_name})
         return {**self.targets, f"{self.floor_name}-aa": second}
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are planned: one, as long as nobody has chosen."""
+        return self.trials or 1
 
     @property
     def floor_name(self) -> str:

@@ -42,8 +42,8 @@ def build_plan(config: RunConfig) -> Plan:
         if slugs.count(slug) > 1:
             raise ConfigError(f"cell {slug} is asked for twice; make its batches or loads differ")
     targets = tuple(config.all_targets)
-    target_rounds = balanced_order(targets, config.trials, config.seed)
-    work_rounds = balanced_order(work, config.trials, config.seed)
+    target_rounds = balanced_order(targets, config.rounds, config.seed)
+    work_rounds = balanced_order(work, config.rounds, config.seed)
     episodes: list[Episode] = []
     for index, (up, cells) in enumerate(zip(target_rounds, work_rounds, strict=True)):
         if config.placement == "co-resident":

@@ -10,8 +10,6 @@ import pytest
 
 from embbench.diagnose import (
     FALSE_ALARM,
-    client_near_ceiling,
-    gpu_slowed_down,
     odd_trials,
     start_spread,
     tail_against_floor,
@@ -210,21 +208,3 @@ def test_restless_starts_are_told_from_noisy_requests() -> None:
     assert start_spread(cell(values), [0.15] * 8, target="a", cell="c") == []
     quiet = 2e7 * np.exp(0.01 * rng.standard_normal(8))
     assert start_spread(cell(quiet), [0.002] * 8, target="a", cell="c") == []
-
-
-def test_a_client_near_its_ceiling_is_found() -> None:
-    (rate,) = client_near_ceiling(**HERE, achieved_rps=80, ceiling_rps=100)
-    assert "80% of its ceiling in requests (80 of at most 100 a second)" in rate.what
-    assert client_near_ceiling(**HERE, achieved_rps=60, ceiling_rps=100) == []
-    (cpu,) = client_near_ceiling(
-        **HERE, achieved_rps=10, ceiling_rps=None, cpu_s=[1.0, 9.5], wall_s=10
-    )
-    assert "95% of its ceiling in CPU time" in cpu.what
-
-
-def test_a_gpu_that_slowed_down_is_found() -> None:
-    assert gpu_slowed_down(**HERE, clock_mhz=[1980, 1965, 1980, 1965, 1965, 1980]) == []
-    (one,) = gpu_slowed_down(**HERE, clock_mhz=[1980, 1965, 1900, 1700, 1590, 1580])
-    assert "from 1972 to 1585 MHz" in one.what
-    (held,) = gpu_slowed_down(**HERE, clock_mhz=[], reasons=["software power cap"] * 3)
-    assert "3 readings (software power cap)" in held.what

@@ -60,7 +60,11 @@ Warmup = Annotated[
 ]
 Trials = Annotated[
     int | None,
-    typer.Option("--trials", help="Trials a cell, each from a fresh start of its server."),
+    typer.Option(
+        "--trials",
+        help="Trials a cell, each from a fresh start of its server; default: as the config says, "
+        "else as many as fit into half an hour.",
+    ),
 ]
 EncodingOption = Annotated[
     str | None, typer.Option("--encoding", help="float, base64, or both: float,base64.")
@@ -197,7 +201,19 @@ def build_config(options: RunOptions) -> "tuple[RunConfig, str | None]":
         settings=[*_deep_settings(options), *(options.settings or ())],
         only_targets=names,
     )
-    return config, chosen
+    return _with_trials(config), chosen
+
+
+def _with_trials(config: "RunConfig") -> "RunConfig":
+    """As many trials as are of use and fit into the time, where the config leaves it open."""
+    if config.trials is not None:
+        return config
+    from embbench.planning import build_plan, estimate_s
+    from embbench.power import trials_that_fit
+
+    round_s = estimate_s(config, build_plan(config))
+    trials = trials_that_fit(round_s, 60 * config.time_budget_min)
+    return config.model_copy(update={"trials": trials})
 
 
 def _overrides(options: RunOptions) -> dict[str, Any]:

@@ -59,11 +59,11 @@ def plan_text(config: "RunConfig", plan: "Plan") -> str:
 
     resolved = config.model_dump(mode="json", exclude_none=True)
     lines = [yaml.safe_dump(resolved, sort_keys=False, width=100)]
-    requests = sum(w.requests for w in plan.work) * config.trials * len(plan.targets)
-    lines.append(f"{len(plan.targets)} targets x {len(plan.work)} cells x {config.trials} trials:")
+    requests = sum(w.requests for w in plan.work) * config.rounds * len(plan.targets)
+    lines.append(f"{len(plan.targets)} targets x {len(plan.work)} cells x {config.rounds} trials:")
     lines += [
         f"  {w.slug}: {w.requests} requests + {w.warmup} warm-up a trial, "
-        f"{w.requests * config.trials} measured requests a target"
+        f"{w.requests * config.rounds} measured requests a target"
         for w in plan.work
     ]
     lines.append("order of launches:")
@@ -83,7 +83,7 @@ def outlook_lines(config: "RunConfig", plan: "Plan") -> list[str]:
     lines = []
     for requests in dict.fromkeys(work.requests for work in plan.work):
         cells = [work.slug for work in plan.work if work.requests == requests]
-        seen = outlook(config.trials, requests, comparisons=pairs * 3 * len(plan.work))
+        seen = outlook(config.rounds, requests, comparisons=pairs * 3 * len(plan.work))
         carried = ", ".join(f"p{p:g}" for p in seen.closed) or "no percentile"
         told = f"{', '.join(cells)}: will carry {carried}"
         if seen.open:
@@ -91,11 +91,11 @@ def outlook_lines(config: "RunConfig", plan: "Plan") -> list[str]:
         lines.append(told)
     if pairs and seen.detectable is None:
         lines.append(
-            f"{config.trials} trials are too few for any verdict; 5 are the least (--trials 5)"
+            f"{config.rounds} trials are too few for any verdict; 5 are the least (--trials 5)"
         )
     elif pairs:
         lines.append(
-            f"{config.trials} trials will usually show a slowdown of {seen.detectable:.0%} or "
+            f"{config.rounds} trials will usually show a slowdown of {seen.detectable:.0%} or "
             "more, if starts differ as on the machines that this was tried on"
         )
     return lines

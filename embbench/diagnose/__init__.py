@@ -6,19 +6,15 @@ cell INVALID. On noise without a cause each check stays silent in at least 99 of
 
 within   one trial: warm-up not over, drift, two humps, a queue that grew
 across   the trials of a cell, and targets beside each other: a trial out of line, a tail, starts
-machine  numbers from elsewhere: a client near its ceiling, a GPU that slowed down
 """
 
 from embbench.diagnose.across import odd_trials, start_spread, tail_against_floor
-from embbench.diagnose.machine import client_near_ceiling, gpu_slowed_down
 from embbench.diagnose.within import trial_findings
 
 FALSE_ALARM = 0.01
 
 __all__ = [
     "FALSE_ALARM",
-    "client_near_ceiling",
-    "gpu_slowed_down",
     "odd_trials",
     "start_spread",
     "tail_against_floor",

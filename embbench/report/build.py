@@ -7,6 +7,7 @@ trial at a time.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from embbench.batches import sample_batches
 from embbench.compare import Comparison
 from embbench.findings import Finding
 from embbench.report.model import Cell, Driven, Figure, Report, State, Wire
@@ -116,9 +117,9 @@ def _times(run: Run, trials: Sequence[TrialRecord], *, open_loop: bool) -> dict[
     times: tuple[Time, ...] = ("response", "service") if open_loop else ("response",)
     summaries: dict[Time, list[TrialSummary]] = {time: [] for time in times}
     for trial in trials:
-        samples = run.samples(trial, _COLUMNS)
-        for time in times:
-            summaries[time].append(trial_summary(samples, time=time, round_index=trial.index))
+        for time in times:  # piece by piece, so that a long trial costs no memory
+            pieces = sample_batches(run.folder / trial.path, _COLUMNS)
+            summaries[time].append(trial_summary(pieces, time=time, round_index=trial.index))
     return {time: cell_summary(of_trials) for time, of_trials in summaries.items()}
 
 
