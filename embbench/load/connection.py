@@ -14,6 +14,7 @@ from typing import Final, Literal, Protocol
 from embbench.load.arena import HEAD_ROOM, PAD, Arena, Slot
 from embbench.load.client import MAX_HEAD_BYTES, Done, Exchange, status_error
 from embbench.load.heads import BadHttpError, Chunks, Head, Heads
+from embbench.load.rest import Rest
 
 _HEAD_END: Final = b"\r\n\r\n"
 
@@ -60,8 +61,7 @@ class Connection(asyncio.BufferedProtocol):
         self._served = 0
         self._keep_alive = False
         self._reset = False
-        self._rest: memoryview | None = None  # of a request, still to be sent
-        self._rest_sock: socket.socket | None = None
+        self._rest: Rest | None = None  # of a request that the kernel did not take at once
         self._slot: Slot | None = None  # where the body is kept, if it is
         self._into = pool.scratch  # where a head is read to: the slot, or memory to forget
         self._filled = 0  # bytes of `_into` in use
@@ -75,6 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request. ``start_ns`` is read here unless the connection was made for it."""
         self._exchange = exchange
         self._done = done
+        self._rest = None
         self._state = "head"
         self._filled = 0
         self._into = self._pool.scratch
@@ -99,40 +100,15 @@ class Connection(asyncio.BufferedProtocol):
             self._reset = isinstance(exc, ConnectionResetError)
             return
         if sent < len(message):
-            self._send_rest(memoryview(message)[sent:])
+            self._rest = Rest(self._sock, memoryview(message)[sent:], self._cannot_send)
 
-    def _send_rest(self, rest: memoryview) -> None:
-        """Send on when the kernel has room, over a descriptor of its own.
+    def _cannot_send(self, exc: OSError) -> None:
+        self._reset = isinstance(exc, ConnectionResetError)
 
-        The transport would close on a failed write, and lose an answer such as 413 that a server
-        gave before it stopped reading.
-        """
-        assert self._sock is not None
-        self._rest = rest
-        self._rest_sock = self._sock.dup()
-        asyncio.get_running_loop().add_writer(self._rest_sock.fileno(), self._on_writable)
-
-    def _on_writable(self) -> None:
-        assert self._rest is not None
-        assert self._rest_sock is not None
-        try:
-            sent = self._rest_sock.send(self._rest)
-        except BlockingIOError:
-            return
-        except OSError as exc:
-            self._reset = isinstance(exc, ConnectionResetError)
-            self._stop_rest()
-            self._keep_alive = False
-            return
-        self._rest = self._rest[sent:]
-        if not self._rest:
-            self._stop_rest()
-
-    def _stop_rest(self) -> None:
-        if self._rest_sock is not None:
-            asyncio.get_running_loop().remove_writer(self._rest_sock.fileno())
-            self._rest_sock.close()
-        self._rest = self._rest_sock = None
+    def _stop_sending(self) -> None:
+        if self._rest is not None:
+            self._rest.stop()
+            self._rest = None
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -344,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             and self._keep_alive
             and not surplus
             and not self.closed
-            and self._rest is None
+            and (self._rest is None or self._rest.sent)
             and (self._sock is not None or self._transport.get_write_buffer_size() == 0)
         )
         self.idle_since_ns = now_ns
@@ -360,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
     def drop(self) -> None:
         """Close at once, whatever is still in the buffers."""
         self.closed = True
-        self._stop_rest()
+        self._stop_sending()
         self._transport.abort()
 
     def eof_received(self) -> bool:
@@ -374,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         now_ns = monotonic_ns()
         self.closed = True
-        self._stop_rest()
+        self._stop_sending()
         self._pool.forget(self)
         if self._exchange is not None:
             self._finish(self._lost(self._exchange, exc), now_ns)

@@ -3,7 +3,6 @@
 Each body is a file; a POST to it is answered at once from the page cache.
 """
 
-import os
 import shutil
 import socket
 import subprocess
@@ -59,8 +58,7 @@ def canned_nginx(bodies: Mapping[str, bytes], cpu: int | None) -> Iterator[str]:
     """Base URL of an nginx that answers ``/NAME/v1/embeddings`` with ``bodies[NAME]``."""
     nginx = nginx_path()
     assert nginx is not None
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="embbench-floor-", dir=base) as name:
+    with tempfile.TemporaryDirectory(prefix="embbench-floor-") as name:
         folder, port = Path(name), free_port()
         for key, body in bodies.items():
             path = folder / "www" / key / "v1" / "embeddings"
