@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embbench.reference.api import Input
 from embbench.reference.engine import Embedded, EngineFacts, Floats, check_ids, check_length
@@ -43,6 +44,8 @@ class NumpyModel:
         self._down = draw.standard_normal((WIDTH, RANK), dtype=np.float32) / np.float32(32)
         self._up = draw.standard_normal((RANK, WIDTH), dtype=np.float32) / np.float32(4)
         self._mix = _causal_mix(CHUNK)
+        # memory that is new for each input costs more than the arithmetic
+        self._scratch = np.empty((2, CHUNK, WIDTH), np.float32)
 
     def embed(self, inputs: Sequence[Input], dimensions: int | None) -> Embedded:
         """Vectors of 1024 (or ``dimensions``), or tokens x 1024 numbers if pooling is off."""
@@ -51,14 +54,14 @@ class NumpyModel:
         return Embedded(vectors, [len(ids) for ids in tokens])
 
     def hidden(self, ids: Sequence[int]) -> Floats:
-        """Hidden states [tokens, 1024] of one input."""
+        """Hidden states [tokens, 1024] of one input. One call at a time: the scratch is shared."""
         states = np.empty((len(ids), WIDTH), np.float32)
         carried = np.zeros(WIDTH, np.float32)
         array = np.asarray(ids, np.int64)
         for start in range(0, len(ids), CHUNK):
             rows = self._rows(array[start : start + CHUNK])
             count = len(rows)
-            mixed = self._mix[:count, :count] @ rows
+            mixed = np.matmul(self._mix[:count, :count], rows, out=self._scratch[1][:count])
             mixed += carried
             # fading, so that the order of chunks matters too
             carried = mixed[-1] * np.float32(0.9)
@@ -68,11 +71,14 @@ class NumpyModel:
             out += mixed
         return np.tanh(states, out=states)
 
-    def _rows(self, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Floats:
-        mask = (1 << _BITS) - 1
-        rows = np.take(self._tables[0], ids & mask, axis=0)
-        for place in range(1, _TABLES):
-            rows += np.take(self._tables[place], (ids >> (_BITS * place)) & mask, axis=0)
+    def _rows(self, ids: NDArray[np.int64]) -> Floats:
+        rows, more = (scratch[: len(ids)] for scratch in self._scratch)
+        for place, table in enumerate(self._tables):
+            part = (ids >> (_BITS * place)) & ((1 << _BITS) - 1)
+            # clip: all are in range, and only then numpy writes into what it is given
+            np.take(table, part, axis=0, out=more if place else rows, mode="clip")
+            if place:
+                rows += more
         return rows
 
     def _tokens(self, position: int, item: Input) -> list[int]:
