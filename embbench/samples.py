@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
+_ROWS_A_GROUP = 1 << 16
+
 WARMUP, MEASURED = 0, 1
 
 CHUNKED, GZIP, VERIFIED = 1, 2, 4
@@ -119,19 +121,26 @@ def write_samples(path: Path, samples: Samples, metadata: dict[str, str]) -> Non
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = [n for n in RECORD.names or () if n != "error"]
-    columns: dict[str, Any] = {n: pa.array(samples.rows[n]) for n in names}
-    codes = samples.rows["error"]
-    columns["error"] = pa.DictionaryArray.from_arrays(
-        pa.array(codes, mask=codes < 0, type=pa.int16()), pa.array(samples.error_names, pa.string())
-    )
-    table = pa.table(columns).replace_schema_metadata(
-        {"embbench_schema": str(SCHEMA_VERSION), **metadata}
-    )
+    about = {"embbench_schema": str(SCHEMA_VERSION), **metadata}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part")
-    pq.write_table(table, beside, compression="zstd")
+    names = pa.array(samples.error_names, pa.string())
+    schema = _table(samples.rows[:0], names).schema.with_metadata(about)
+    with pq.ParquetWriter(beside, schema, compression="zstd") as writer:
+        for start in range(0, len(samples), _ROWS_A_GROUP):  # a copy of each piece at a time
+            writer.write_table(_table(samples.rows[start : start + _ROWS_A_GROUP], names))
     beside.rename(path)
+
+
+def _table(rows: NDArray[np.void], names: Any) -> Any:
+    import pyarrow as pa
+
+    columns = {n: pa.array(rows[n]) for n in RECORD.names or () if n != "error"}
+    codes = rows["error"]
+    columns["error"] = pa.DictionaryArray.from_arrays(
+        pa.array(codes, mask=codes < 0, type=pa.int16()), names
+    )
+    return pa.table(columns)
 
 
 def read_samples(path: Path, columns: Sequence[str] | None = None) -> Samples:

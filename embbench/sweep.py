@@ -5,7 +5,6 @@ there and nowhere else. It launches and waits; what a number means is for the re
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -19,6 +18,7 @@ from embbench.content import Pair, Sketches, compare_sketches, compare_targets
 from embbench.errors import ConfigError, TargetError
 from embbench.findings import Finding
 from embbench.gate import GatePlan, GateResult, run_gate
+from embbench.gpu import gpus
 from embbench.inputs import (
     Recipe,
     TextSource,
@@ -165,6 +165,12 @@ class _Conductor:
             await asyncio.sleep(_DEATH_TOLD_S)
             raise TargetError(f"target '{endpoint.target}': calibrating texts: {exc}") from exc
 
+    def _engine_args(self) -> dict[str, Any]:
+        """The run's block; targets that are up together share the GPU's memory."""
+        shared = {"gpu_memory_utilization": round(0.9 / len(self.config.all_targets), 3)}
+        alone = self.config.placement == "exclusive" or not gpus()
+        return {**({} if alone else shared), **self.config.engine_args}
+
     def _gate_plan(self, target: str, round_index: int) -> GatePlan:
         """Each round has texts of its own: an external server is not started anew."""
         first_text = round_index * _GATE_TEXTS_A_ROUND
@@ -176,7 +182,7 @@ class _Conductor:
             log_dir=self.writer.log_folder(target, launch),
             batches=tuple(self.config.batches),
             model=self.config.model,
-            engine_args=self.config.engine_args,
+            engine_args=self._engine_args(),
             server_python=self.config.server_python,
             on_progress=self.progress.step,
             cpus=pinned.server if pinned else None,
@@ -252,7 +258,7 @@ def tokenizer_folder(config: RunConfig) -> Path | None:
     """The folder of the model's tokenizer, where the config names one."""
     if config.tokenizer is None:
         return None
-    return Path(resolve_model(config.tokenizer, config.server_python or sys.executable))
+    return Path(resolve_model(config.tokenizer, server_python(config.server_python)))
 
 
 def gate_plan(config: RunConfig, target: str) -> GatePlan:
