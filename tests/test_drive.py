@@ -150,8 +150,10 @@ def test_the_wait_for_a_place_is_in_the_response_time(bodies: Callable[[int], Bo
 def test_a_cap_is_never_exceeded_and_always_used(
     cap: int, bodies: Callable[[int], BodyFile]
 ) -> None:
+    """Every ms a request of 20 ms: 20 would be in flight without a cap."""
+
     async def main() -> None:
-        client, done = TimedClient(5 * MS), list[Exchange]()
+        client, done = TimedClient(20 * MS), list[Exchange]()
         due_ns = [monotonic_ns() + MS * n for n in range(60)]
         await open_loop(client, everything(client, bodies(60)), due_ns, done.append, cap)
         assert client.in_flight_max == min(cap, client.in_flight_max) == cap

@@ -106,6 +106,7 @@ class ShardJob:
     expected_response_bytes: int
     rows: Path
     stalls: bool = True
+    collect_garbage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

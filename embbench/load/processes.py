@@ -69,7 +69,8 @@ class LoadProcesses:
     """``async with LoadProcesses(2, cpus=(2, 3)) as load: result = await load.drive(job)``.
 
     ``cpus`` pins load process ``i`` to ``cpus[i]``; ``stalls=False`` leaves out the recorder of
-    loop stalls (to show that it costs nothing).
+    loop stalls, ``collect_garbage=True`` lets Python's collector run in trials (to show what each
+    costs).
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class LoadProcesses:
         cpus: Sequence[int] | None = None,
         *,
         stalls: bool = True,
+        collect_garbage: bool = False,
     ) -> None:
         if count < 1 or (cpus is not None and len(cpus) != count):
             raise LoadError(f"{count} load processes on cpus {cpus}: name one cpu for each")
@@ -86,6 +88,7 @@ class LoadProcesses:
         self._client = client
         self._cpus = cpus
         self._stalls = stalls
+        self._collect_garbage = collect_garbage
         self._workers: list[_Worker] = []
 
     @property
@@ -214,6 +217,7 @@ class LoadProcesses:
                 expected_response_bytes=job.expected_response_bytes,
                 rows=job.work_dir / f"shard-{number}.rows",
                 stalls=self._stalls,
+                collect_garbage=self._collect_garbage,
             )
             for number, arena in enumerate(arenas)
         ]

@@ -184,8 +184,9 @@ def _run(job: ShardJob, channel: _Channel) -> ShardResult | None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             gc.collect()
-            gc.freeze()
-            gc.disable()
+            if not job.collect_garbage:
+                gc.freeze()
+                gc.disable()
             try:
                 runner.run(shard.warm_up())
                 channel.send(("warm", None))
