@@ -2,11 +2,12 @@
 
     scripts/bench/side_by_side [--repeats 7] [--batches 15,1024] [--encoding float]
 
-Against the null server, closed loop, one client and eight: the plain client; with Python's garbage
-collector left on in the load process; without the recorder of loop stalls; with the telemetry
-sampler; with the live progress display; with every body kept and verified when the clock has
-stopped, as a sweep does, against none kept. Trials of all variants alternate; the figures are
-medians over the repeats of each trial's own p50 and p99, in ms, and their ratio to the plain one.
+Against the null server, each on a core of its own, closed loop, one client and eight: the plain
+client; with Python's garbage collector left on in the load process; without the recorder of loop
+stalls; with the telemetry sampler; with the live progress display; with every body kept and
+verified when the clock has stopped, as a sweep does, against none kept. Trials of all variants
+alternate; the figures are medians over the repeats of each trial's own p50 and p99, in ms, and
+their ratio to the plain one.
 """
 
 import argparse
@@ -27,9 +28,9 @@ from embbench.bodies import BodyFile, BodyFileWriter
 from embbench.checks import Expectation
 from embbench.cli.progress import Progress
 from embbench.load.job import TrialJob
-from embbench.load.nullserver import null_server
+from embbench.load.nullserver import canned_body, null_server
 from embbench.load.processes import LoadProcesses
-from embbench.plan import ClosedLoop
+from embbench.plan import ClosedLoop, Encoding
 from embbench.telemetry import Sampler
 from embbench.verify import verify_pool, verify_trial
 
@@ -70,14 +71,18 @@ def show_progress_to_nobody() -> None:
                      daemon=True).start()  # fmt: skip
 
 
-async def measure(points: list[Point], encoding: str, repeats: int) -> None:
+async def measure(points: list[Point], encoding: Encoding, repeats: int) -> None:
     async with AsyncExitStack() as stack:
-        base_url = await stack.enter_async_context(null_server(1024))
+        cpus = sorted(os.sched_getaffinity(0))
+        own, rest = (cpus[-1:], frozenset(cpus[:-1])) if len(cpus) > 1 else (None, None)
+        base_url = await stack.enter_async_context(null_server(1024, rest))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="embbench-side-")))
-        plain = await stack.enter_async_context(LoadProcesses())
+        plain = await stack.enter_async_context(LoadProcesses(cpus=own))
         loads = {
-            "gc on": await stack.enter_async_context(LoadProcesses(collect_garbage=True)),
-            "no stall recorder": await stack.enter_async_context(LoadProcesses(stalls=False)),
+            "gc on": await stack.enter_async_context(LoadProcesses(cpus=own, collect_garbage=True)),
+            "no stall recorder": await stack.enter_async_context(
+                LoadProcesses(cpus=own, stalls=False)
+            ),
         }
         pool = stack.enter_context(verify_pool(1))
         for point in points:
@@ -90,7 +95,9 @@ async def measure(points: list[Point], encoding: str, repeats: int) -> None:
             print_point(point, encoding, repeats, found)
 
 
-def make_job(folder: Path, base_url: str, point: Point, encoding: str, *, keep: bool) -> TrialJob:
+def make_job(
+    folder: Path, base_url: str, point: Point, encoding: Encoding, *, keep: bool
+) -> TrialJob:
     files = []
     for name, count in (("warmup", point.clients + 4), ("measured", point.requests)):
         with BodyFileWriter(folder / f"{name}.bodies") as writer:
@@ -104,6 +111,7 @@ def make_job(folder: Path, base_url: str, point: Point, encoding: str, *, keep: 
         work_dir=folder,
         warmup_bodies=files[0],
         keep=np.full(point.requests, keep),
+        expected_response_bytes=len(canned_body(point.batch, encoding, 1024)),
     )
 
 
