@@ -27,6 +27,9 @@ from embbench.plan import ClosedLoop, OpenLoop
 _HEAD_START_NS = 30_000_000
 """From the word to go to the schedule's origin: time for all load processes to be waiting."""
 
+_ENDS_S = 2.0
+"""A load process that has not ended so long after SIGTERM is killed."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
@@ -151,19 +154,24 @@ class LoadProcesses:
     async def _stop(self) -> None:
         workers, self._workers = self._workers, []
         for worker in workers:
-            with contextlib.suppress(ProcessLookupError):
+            if worker.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    worker.process.terminate()  # in a trial, it writes its rows down first
+        for worker in workers:
+            try:
+                await asyncio.wait_for(worker.process.wait(), _ENDS_S)
+            except TimeoutError:
                 worker.process.kill()
+                await worker.process.wait()
             worker.writer.close()
             os.close(worker.lifeline)
-        for worker in workers:
-            await worker.process.wait()
             worker.errors.close()
 
     async def drive(self, job: TrialJob) -> TrialResult:
         """Run one trial. Raises `LoadError` if a load process fails or dies.
 
-        If the call is cancelled, the load processes are ended at once; raw rows written so far
-        stay in ``job.work_dir``.
+        If the call is cancelled, the load processes write down their rows and end; what there is
+        stays in ``job.work_dir`` (`merge.salvage_rows`).
         """
         _check(job)
         if not self._workers:

@@ -90,7 +90,9 @@ class _Shard:
     async def warm_up(self) -> None:
         """Everything that has to be over before the schedule begins."""
         job = self._job
-        asyncio.get_running_loop().set_exception_handler(_die_of)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_die_of)
+        loop.add_signal_handler(signal.SIGTERM, self._cut_short)
         client = self._client = await open_client(job.client, job.options, self._arena)
         kept = len(self._seqs) if job.keep is None else int(job.keep[job.shard :: job.shards].sum())
         if job.expected_response_bytes:
@@ -151,6 +153,11 @@ class _Shard:
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             burst,
         )
+
+    def _cut_short(self) -> None:
+        """The trial is over before its end: keep what was measured."""
+        self._recorder.close()
+        os._exit(0)
 
     def close(self) -> None:
         self._recorder.close()
