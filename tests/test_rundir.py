@@ -1,6 +1,7 @@
 """Run directories: what is written is read back, nothing is overwritten, damage is named."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -65,6 +66,18 @@ def test_a_trial_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert read.measured.ok.service_time_ns.tolist() == [49]
     assert read.measured.ok.response_time_ns.tolist() == [50]
     assert read.send_lag_ns.tolist() == [0, 1, 2, 3]
+
+
+def test_an_interrupted_trial_is_kept_apart_and_driven_again(tmp_path: Path) -> None:
+    writer = RunWriter.create(tmp_path, "quick", META, NOW)
+    writer.add_trial(replace(record(), partial=True), samples().select(np.arange(4) < 2))
+    run = read_run(writer.folder)
+    assert run.trials == run.cell_trials("bare", "b1") == ()
+    assert [len(run.samples(trial)) for trial in run.partials] == [2]
+    writer.add_trial(record(), samples())
+    run = read_run(writer.folder)
+    assert run.trials == (record(),)
+    assert [len(run.samples(trial)) for trial in (*run.trials, *run.partials)] == [4, 2]
 
 
 def test_two_runs_of_one_second_do_not_share_a_directory(tmp_path: Path) -> None:
