@@ -97,20 +97,26 @@ class Dated:
     def _time(self, where: Checked) -> tuple[int | None, float | None]:
         if self.samples is None:
             return None, None
-        rows = self.samples.rows
-        measured = rows["phase"] == MEASURED
-        mine = rows[(rows["phase"] == where.phase) & (rows["seq"] == where.seq)]
-        if not len(mine) or not measured.any():
+        ends_ns: list[int] = []
+        begins_ns: list[int] = []
+        for piece in self.samples.pieces():
+            rows = piece.rows
+            mine = (rows["phase"] == where.phase) & (rows["seq"] == where.seq)
+            ends_ns += rows["end_ns"][mine].tolist()
+            starts_ns = rows["intended_start_ns"][rows["phase"] == MEASURED]
+            begins_ns += [int(starts_ns.min())] if len(starts_ns) else []
+        if not ends_ns or not begins_ns:
             return None, None
-        end_ns = int(mine["end_ns"][0])
-        return end_ns, (end_ns - int(rows["intended_start_ns"][measured].min())) / 1e9
+        return ends_ns[0], (ends_ns[0] - min(begins_ns)) / 1e9
 
     def share(self, checked: Sequence[Checked], unkept: int) -> list[Finding]:
         """Say so where not all answers could be read."""
         if self.samples is None:
             return []
-        rows = self.samples.rows
-        answers = int(((rows["status"] == _OK) & (rows["phase"] == MEASURED)).sum())
+        answers = sum(
+            int(((piece.rows["status"] == _OK) & (piece.rows["phase"] == MEASURED)).sum())
+            for piece in self.samples.pieces()
+        )
         read = sum(each.phase == MEASURED and not each.refused for each in checked)
         if read >= answers:
             return []

@@ -4,7 +4,8 @@ In: rows of `RECORD` as the load processes wrote them. Out: one Parquet file a t
 included and marked. Every reader above works on `Samples`, a set of equally long columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embbench.arrow import texts_to_arrow, to_arrow, to_numpy
 from embbench.errors import RunError
+from embbench.ondisk import let_go
 
 if TYPE_CHECKING:
     import pandas
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 _ROWS_A_GROUP = 1 << 16
+
+_ROWS_A_PIECE = 1 << 14
+
+_FEW_VALUES = ["status", "error", "phase", "flags"]
+"""Columns worth a dictionary in the file: of the others it takes time and room."""
 
 WARMUP, MEASURED = 0, 1
 
@@ -57,6 +65,16 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def pieces(self, rows: int = _ROWS_A_PIECE) -> Iterator["Samples"]:
+        """All of it in order, some rows at a time.
+
+        What is worked out piece by piece takes the memory of a piece: rows on disk leave memory
+        when the next piece is asked for.
+        """
+        for start in range(0, len(self), rows):
+            yield Samples(self.rows[start : start + rows], self.error_names)
+            let_go(self.rows)
 
     def select(self, mask: NDArray[np.bool_]) -> "Samples":
         """The rows where ``mask`` is true."""
@@ -112,34 +130,40 @@ class Samples:
         return dict(sorted(named.items(), key=lambda item: -item[1]))
 
 
+def joined(parts: Iterable[NDArray[np.int64]], most: int) -> NDArray[np.int64]:
+    """Parts one after the other, none held twice; together they have ``most`` values or fewer."""
+    whole, used = np.empty(most, np.int64), 0
+    for part in parts:
+        whole[used : used + len(part)] = part
+        used += len(part)
+    return whole[:used]
+
+
 def write_samples(path: Path, samples: Samples, metadata: dict[str, str]) -> None:
     """Write one trial's rows to ``path`` as Parquet, beside it first and then renamed.
 
     ``metadata`` goes into the file's schema under its own keys; the schema version is added.
     The error column holds the name, or null.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     about = {"embbench_schema": str(SCHEMA_VERSION), **metadata}
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part")
-    names = pa.array(samples.error_names, pa.string())
+    names = texts_to_arrow(samples.error_names)
     schema = _table(samples.rows[:0], names).schema.with_metadata(about)
-    with pq.ParquetWriter(beside, schema, compression="zstd") as writer:
-        for start in range(0, len(samples), _ROWS_A_GROUP):  # a copy of each piece at a time
-            writer.write_table(_table(samples.rows[start : start + _ROWS_A_GROUP], names))
+    with pq.ParquetWriter(beside, schema, compression="zstd", use_dictionary=_FEW_VALUES) as writer:
+        for piece in samples.pieces(_ROWS_A_GROUP):
+            writer.write_table(_table(piece.rows, names))
     beside.rename(path)
 
 
 def _table(rows: NDArray[np.void], names: Any) -> Any:
     import pyarrow as pa
 
-    columns = {n: pa.array(rows[n]) for n in RECORD.names or () if n != "error"}
-    codes = rows["error"]
-    columns["error"] = pa.DictionaryArray.from_arrays(
-        pa.array(codes, mask=codes < 0, type=pa.int16()), names
-    )
+    columns = {n: to_arrow(rows[n]) for n in RECORD.names or () if n != "error"}
+    codes = to_arrow(rows["error"], rows["error"] >= 0)
+    columns["error"] = pa.DictionaryArray.from_arrays(codes, names)
     return pa.table(columns)
 
 
@@ -148,27 +172,51 @@ def read_samples(path: Path, columns: Sequence[str] | None = None) -> Samples:
 
     Raises `RunError` if the file is missing, damaged or of another schema version.
     """
+    known: dict[str, int] = {}
+    with open_samples(path) as file:
+        rows = np.zeros(file.metadata.num_rows, RECORD)
+        at = 0
+        for piece in batches(file, columns, _ROWS_A_GROUP):
+            codes = [known.setdefault(name, len(known)) for name in piece.error_names]
+            piece.rows["error"] = np.asarray([*codes, -1], np.int16)[piece.rows["error"]]
+            rows[at : at + len(piece)] = piece.rows
+            at += len(piece)
+    return Samples(rows, tuple(known))
+
+
+@contextmanager
+def open_samples(path: Path) -> Iterator[Any]:
+    """One trial's file, a `pyarrow.parquet.ParquetFile`.
+
+    Raises `RunError` if it is missing, damaged or of another schema version.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, columns=None if columns is None else list(columns))
+        with pq.ParquetFile(path) as file:
+            version = (file.schema_arrow.metadata or {}).get(b"embbench_schema", b"none").decode()
+            if version != str(SCHEMA_VERSION):
+                raise RunError(
+                    f"{path}: samples of schema {version}, this embbench reads {SCHEMA_VERSION}; "
+                    "read it with the embbench version named in the run's run.json"
+                )
+            yield file
     except (OSError, pa.ArrowInvalid) as exc:
         raise RunError(f"{path}: not readable as samples ({exc}); was it cut short?") from exc
-    version = (table.schema.metadata or {}).get(b"embbench_schema", b"none").decode()
-    if version != str(SCHEMA_VERSION):
-        raise RunError(
-            f"{path}: samples of schema {version}, this embbench reads {SCHEMA_VERSION}; "
-            "read it with the embbench version named in the run's run.json"
-        )
-    rows = np.zeros(table.num_rows, RECORD)
-    rows["error"] = -1
-    names: tuple[str, ...] = ()
-    for name in table.column_names:
-        if name == "error":
-            column = table["error"].combine_chunks()
-            names = tuple(column.dictionary.to_pylist())
-            rows["error"] = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        else:
-            rows[name] = table[name].to_numpy()
-    return Samples(rows, names)
+
+
+def batches(file: Any, columns: Sequence[str] | None, rows: int) -> Iterator[Samples]:
+    """A file that `open_samples` opened, ``rows`` at a time; error names are those of the piece."""
+    for batch in file.iter_batches(
+        batch_size=rows, columns=None if columns is None else list(columns)
+    ):
+        whole = np.zeros(batch.num_rows, RECORD)
+        whole["error"] = -1
+        names: tuple[str, ...] = ()
+        for name in batch.schema.names:
+            column = batch.column(name)
+            if name == "error":
+                names, column = tuple(column.dictionary.to_pylist()), column.indices
+            whole[name] = to_numpy(column, RECORD[name], null=-1)
+        yield Samples(whole, names)

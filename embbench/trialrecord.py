@@ -3,15 +3,57 @@
 In: a `Trial` and what came of it. Out: a `TrialRecord`, ready to be written.
 """
 
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embbench.gate import GateResult
 from embbench.load.job import TrialResult
 from embbench.plan import Trial
 from embbench.rundir import TrialRecord
-from embbench.samples import CHUNKED, GZIP, Samples
+from embbench.samples import CHUNKED, GZIP, Samples, joined
 from embbench.targets.counters import Counters
 from embbench.verify import Verification
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the measured requests of a trial add up to; bytes and flags are those of successes."""
+
+    measured: int
+    ok: int
+    errors: dict[str, int]
+    """How often each error occurred, most frequent first."""
+    request_bytes: int
+    response_bytes: int
+    flags: int
+    """The flags of all of them, joined by or."""
+
+
+def tally(samples: Samples) -> Tally:
+    """Add a trial up, piece by piece."""
+    measured = ok = request_bytes = response_bytes = flags = 0
+    errors = np.zeros(len(samples.error_names), np.int64)
+    for piece in samples.pieces():
+        requests = piece.measured
+        good, codes = requests.ok.rows, requests.failed.rows["error"]
+        measured += len(requests)
+        ok += len(good)
+        errors += np.bincount(codes, minlength=len(errors))
+        request_bytes += int(good["request_bytes"].sum())
+        response_bytes += int(good["response_bytes"].sum())
+        flags |= int(np.bitwise_or.reduce(good["flags"]))
+    named = zip(samples.error_names, errors.tolist(), strict=True)
+    most_first = sorted(((name, count) for name, count in named if count), key=lambda e: -e[1])
+    return Tally(measured, ok, dict(most_first), request_bytes, response_bytes, flags)
+
+
+def median_ns(samples: Samples, time: Callable[[Samples], NDArray[np.int64]]) -> float:
+    """The median time of the measured successes, of which there must be one."""
+    times = joined((time(piece.measured.ok) for piece in samples.pieces()), len(samples))
+    return float(np.median(times, overwrite_input=True))
 
 
 def trial_record(
@@ -19,15 +61,14 @@ def trial_record(
     launch: int,
     started_at: str,
     result: TrialResult,
-    samples: Samples,
+    total: Tally,
     verification: Verification,
     gate: GateResult,
     counters: dict[str, float],
 ) -> TrialRecord:
     """The record of a trial that was driven to its end."""
     health = result.health
-    ok = samples.measured.ok
-    answered = len(ok)
+    answered = total.ok
     return replace(
         _planned(trial, launch, started_at),
         origin_ns=health.origin_ns,
@@ -40,16 +81,16 @@ def trial_record(
         send_lag_max_ns=health.send_lag_max_ns,
         stalls=[list(stall) for stall in health.stalls],
         client_cpu_s=sum(health.client_cpu_s),
-        request_bytes=float(ok.rows["request_bytes"].mean()) if answered else None,
-        response_bytes=float(ok.rows["response_bytes"].mean()) if answered else None,
+        request_bytes=total.request_bytes / answered if answered else None,
+        response_bytes=total.response_bytes / answered if answered else None,
         dimension=gate.dimension,
         tokens_per_request=(
             verification.prompt_tokens / verification.verified
             if verification.prompt_tokens is not None and verification.verified
             else None
         ),
-        chunked=bool((ok.rows["flags"] & CHUNKED).any()),
-        gzip=bool((ok.rows["flags"] & GZIP).any()),
+        chunked=bool(total.flags & CHUNKED),
+        gzip=bool(total.flags & GZIP),
         verified_share=verification.verified / answered if answered else 0.0,
         metrics=counters,
     )

@@ -37,7 +37,14 @@ from embbench.samples import MEASURED, VERIFIED, WARMUP, Samples
 from embbench.targets.counters import counter_findings, read_counters
 from embbench.targets.endpoint import Endpoint
 from embbench.telemetry import Reading, Sampler, telemetry_findings
-from embbench.trialrecord import counted, partial_record, trial_record
+from embbench.trialrecord import (
+    Tally,
+    counted,
+    median_ns,
+    partial_record,
+    tally,
+    trial_record,
+)
 from embbench.verify import Verification, keep_mask, verify_trial
 
 
@@ -134,16 +141,17 @@ async def run_trial(
         )
     samples = result.samples
     _mark_verified(samples, verification)
+    total = tally(samples)
     return TrialOutcome(
         record=trial_record(
-            trial, launch, started_at, result, samples, verification, gate, counted(before, after)
+            trial, launch, started_at, result, total, verification, gate, counted(before, after)
         ),
         samples=samples,
         findings=(
             *verification.findings,
             *(replace(f.finding(trial.target), cell=work.slug, trial=trial.index) for f in flaws),
-            *_failures(trial, samples, config),
-            *_client_findings(trial, samples, result, context),
+            *_failures(trial, total, config),
+            *_client_findings(trial, total, result, context),
             *telemetry_findings(
                 sampler.readings, target=trial.target, cell=work.slug, trial=trial.index
             ),
@@ -207,26 +215,28 @@ def _expectation(gate: GateResult, trial: Trial, config: RunConfig) -> Expectati
 
 def _mark_verified(samples: Samples, verification: Verification) -> None:
     """Set `VERIFIED` on each request whose body was checked; in place, a trial can be large."""
-    rows = samples.rows
-    phase_and_seq = rows["phase"].astype(np.int64) << 48 | rows["seq"]
-    checked = verification.checked[:, 0] << 48 | verification.checked[:, 1]
-    rows["flags"][np.isin(phase_and_seq, checked)] |= VERIFIED
+    checked = np.sort(verification.checked[:, 0] << 48 | verification.checked[:, 1])
+    for piece in samples.pieces():
+        rows = piece.rows
+        phase_and_seq = rows["phase"].astype(np.int64) << 48 | rows["seq"]
+        place = np.searchsorted(checked, phase_and_seq)
+        found = np.append(checked, -1)[place] == phase_and_seq
+        rows["flags"][found] |= VERIFIED
 
 
-def _failures(trial: Trial, samples: Samples, config: RunConfig) -> list[Finding]:
+def _failures(trial: Trial, total: Tally, config: RunConfig) -> list[Finding]:
     """A server that refuses work looks faster than one that serves it."""
-    measured = samples.measured
-    failed = len(measured.failed)
+    failed = total.measured - total.ok
     if not failed:
         return []
-    share = failed / len(measured)
-    told = ", ".join(f"{name} {count}" for name, count in measured.error_counts().items())
+    share = failed / total.measured
+    told = ", ".join(f"{name} {count}" for name, count in total.errors.items())
     fatal = share > config.checks.failed_share_max
     return [
         Finding(
             check="failures",
             severity="fail" if fatal else "warn",
-            what=f"{failed} of {len(measured)} requests failed ({share:.2%}): {told}",
+            what=f"{failed} of {total.measured} requests failed ({share:.2%}): {told}",
             do="latencies are of successes only; see the server's log",
             target=trial.target,
             cell=trial.work.slug,
@@ -236,12 +246,11 @@ def _failures(trial: Trial, samples: Samples, config: RunConfig) -> list[Finding
 
 
 def _client_findings(
-    trial: Trial, samples: Samples, result: TrialResult, context: TrialContext
+    trial: Trial, total: Tally, result: TrialResult, context: TrialContext
 ) -> list[Finding]:
     """Whether the client was the limit."""
-    measured = samples.measured
-    ok, health = measured.ok, result.health
-    if not len(ok):
+    samples, health = result.samples, result.health
+    if not total.ok:
         return []
     place = Place(trial.target, trial.work.slug, trial.index)
     limit_ms = context.config.generator.send_lag_p99_limit_ms
@@ -249,14 +258,14 @@ def _client_findings(
         place,
         trial.work.load,
         health,
-        response_p50_ns=float(np.median(ok.response_time_ns)),
+        response_p50_ns=median_ns(samples, lambda ok: ok.response_time_ns),
         send_lag_p99_limit_ns=None if limit_ms is None else int(limit_ms * 1e6),
-        exhausted=measured.error_counts().get("client-exhausted", 0),
-        requests=len(measured),
+        exhausted=total.errors.get("client-exhausted", 0),
+        requests=total.measured,
     )
     if context.calibration is not None:
-        service_p50_ns = float(np.median(ok.service_time_ns))
-        rate_rps = len(ok) / health.wall_s if health.wall_s else 0.0
+        service_p50_ns = median_ns(samples, lambda ok: ok.service_time_ns)
+        rate_rps = total.ok / health.wall_s if health.wall_s else 0.0
         found += floor_findings(
             place,
             trial.work,
@@ -270,7 +279,7 @@ def _client_findings(
 
 def _keep_partial(record: TrialRecord, samples: Samples, context: TrialContext) -> None:
     """What an interrupted trial has measured so far: kept, marked, used for nothing."""
-    done = len(samples.measured)
+    done = tally(samples).measured
     if done:
         context.writer.add_trial(record, samples)
         what = f"trial {record.index} was interrupted after {done} of {record.requests} requests"

@@ -12,7 +12,7 @@ import embbench
 
 PACKAGE = Path(embbench.__file__).parent
 
-VALUES = {"", "errors", "findings", "plan", "redact", "samples"}
+VALUES = {"", "arrow", "errors", "findings", "ondisk", "plan", "redact", "samples"}
 """Values without behaviour that everything may use."""
 
 STATISTICS = {

@@ -22,7 +22,10 @@ def intended_offsets_ns(load: OpenLoop, count: int, seed: int) -> NDArray[np.int
             offsets_ns = np.arange(count) * (1e9 / _rate(load))
         case "poisson":
             gaps_s = np.random.default_rng(seed).exponential(1.0 / _rate(load), count)
-            offsets_ns = (np.cumsum(gaps_s) - gaps_s[:1]) * 1e9
+            first_s = float(gaps_s[0]) if count else 0.0
+            offsets_ns = np.cumsum(gaps_s, out=gaps_s)  # in place: schedules can be long
+            offsets_ns -= first_s
+            offsets_ns *= 1e9
         case "trace":
             if load.trace is None:
                 raise ConfigError("arrival 'trace' needs a file of offsets: set 'trace'")
@@ -33,7 +36,7 @@ def intended_offsets_ns(load: OpenLoop, count: int, seed: int) -> NDArray[np.int
 
 
 def _whole(offsets_ns: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-    whole: NDArray[np.int64] = np.rint(offsets_ns).astype(np.int64)
+    whole: NDArray[np.int64] = np.rint(offsets_ns, out=offsets_ns).astype(np.int64)
     return whole
 
 

@@ -99,8 +99,10 @@ class ShardJob:
     load: OpenLoop | ClosedLoop
     """With this shard's part of the concurrency or of the in-flight cap."""
     offsets_ns: NDArray[np.int64] | None
+    """Of this shard's requests only: a schedule can be long."""
     warmup_gap_ns: int
-    keep: NDArray[np.bool_] | None
+    keep: bytes | None
+    """One byte for each request of the trial, 0 for a body that is not kept."""
     keep_warmup: bool
     arena: str
     expected_response_bytes: int

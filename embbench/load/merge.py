@@ -1,7 +1,9 @@
 """Shards back into one trial.
 
 In: each load process's raw rows and its own words. Out: a `TrialResult` in order of phase and
-seq, exactly as if one process had driven it; the raw files are removed.
+seq, exactly as if one process had driven it; the raw files are removed. The merged rows lie on
+disk (`ondisk`), and are looked at some at a time: what takes memory here is two times a request,
+16 bytes, while figures that need them all in order are worked out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,10 +18,11 @@ from embbench.errors import LoadError
 from embbench.load.client import ClientName
 from embbench.load.job import LoadHealth, ShardJob, ShardResult, TrialJob, TrialResult
 from embbench.load.recorder import RAW
+from embbench.ondisk import let_go, rows_on_disk
 from embbench.plan import OpenLoop
-from embbench.samples import GZIP, MEASURED, RECORD, Samples
+from embbench.samples import GZIP, MEASURED, RECORD, Samples, joined
 
-_ROWS_A_READ = 65_536
+_ROWS_A_READ = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,14 @@ def _codes(names: Sequence[str], known: dict[str, int]) -> NDArray[np.int16]:
 
 
 def merge_rows(
-    files: Sequence[RawFile], warmup: int, measured: int
+    files: Sequence[RawFile], warmup: int, measured: int, folder: Path
 ) -> tuple[Samples, NDArray[np.void], tuple[str, ...]]:
     """Rows of all shards, warm-up first, each at the place that its seq gives it; the index of
-    the kept bodies, and their content types.
+    the kept bodies, and their content types. The rows lie in ``folder``, without a name.
 
     Raises `LoadError` unless every request is there once.
     """
-    rows = np.zeros(warmup + measured, RECORD)
+    rows = _room(folder, warmup + measured)
     seen = np.zeros(len(rows), np.uint8)
     errors: dict[str, int] = {}
     types: dict[str, int] = {}
@@ -63,12 +66,20 @@ def merge_rows(
             record["error"] = error_codes[record["error"]]
             at = record["seq"] + np.where(record["phase"] == MEASURED, warmup, 0)
             rows[at] = record
+            let_go(rows)
             np.add.at(seen, at, 1)
             index.append(_kept_index(piece[piece["kept_at"] >= 0], shard, type_codes))
     if not (seen == 1).all():
         missing, twice = int((seen == 0).sum()), int((seen > 1).sum())
         raise LoadError(f"samples are not whole: {missing} missing, {twice} recorded twice")
     return Samples(rows, tuple(errors)), np.concatenate(index), tuple(types)
+
+
+def _room(folder: Path, count: int) -> NDArray[np.void]:
+    try:
+        return rows_on_disk(folder, count, RECORD)
+    except OSError as exc:
+        raise LoadError(f"{folder}: no room for {count} samples ({exc.strerror})") from exc
 
 
 def _kept_index(
@@ -88,28 +99,45 @@ def _kept_index(
 
 def salvage_rows(work_dir: Path) -> Samples:
     """What a trial that was cut short left in its ``work_dir``: rows in order of phase and seq."""
-    parts = [np.empty(0, RECORD)]
     errors: dict[str, int] = {}
+    files = []
     for path in sorted(work_dir.glob("shard-*.rows")):
         names = path.with_suffix(".errors")
         told = names.read_text().split() if names.exists() else []
-        codes = _codes(told, errors)
-        for piece in RawFile(path, ()).pieces():
-            record = piece["record"].copy()
+        files.append((RawFile(path, ()), _codes(told, errors)))
+    keys = [_order_keys(piece["record"]) for file, _ in files for piece in file.pieces()]
+    order = np.argsort(np.concatenate([np.empty(0, np.int64), *keys]), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    rows = _room(work_dir, len(order))
+    done = 0
+    for file, codes in files:
+        for piece in file.pieces():
+            record = piece["record"]
             record["error"] = codes[record["error"]]
-            parts.append(record)
-    rows = np.concatenate(parts)
-    return Samples(rows[np.lexsort((rows["seq"], rows["phase"]))], tuple(errors))
+            rows[place[done : done + len(piece)]] = record
+            let_go(rows)
+            done += len(piece)
+    return Samples(rows, tuple(errors))
+
+
+def _order_keys(record: NDArray[np.void]) -> NDArray[np.int64]:
+    """Numbers that are in order where phase, and then seq, are."""
+    keys: NDArray[np.int64] = record["phase"].astype(np.int64) << 48 | record["seq"]
+    return keys
 
 
 def in_flight_max(start_ns: NDArray[np.int64], end_ns: NDArray[np.int64]) -> int:
     """The most requests between start and end at one moment; one that ends as another starts
-    makes room for it."""
-    if not len(start_ns):
-        return 0
-    starts, ends = np.sort(start_ns), np.sort(end_ns)
-    over = np.searchsorted(ends, starts, "right")
-    return int((np.arange(1, len(starts) + 1) - over).max())
+    makes room for it. Both arrays are sorted where they are."""
+    start_ns.sort()
+    end_ns.sort()
+    most = 0
+    for at in range(0, len(start_ns), _ROWS_A_READ):
+        starts = start_ns[at : at + _ROWS_A_READ]
+        begun = np.arange(at + 1, at + 1 + len(starts))
+        most = max(most, int((begun - np.searchsorted(end_ns, starts, "right")).max()))
+    return most
 
 
 def _rate(count: int, span_ns: int) -> float:
@@ -123,31 +151,35 @@ def _health(
     origin_ns: int,
     client: ClientName,
 ) -> LoadHealth:
-    rows = samples.rows[len(samples) - len(job.bodies) :]  # a view: warm-up comes first
-    start_ns, end_ns = rows["start_ns"], rows["end_ns"]
-    last_ns = int(end_ns.max()) if len(rows) else origin_ns
+    count = len(job.bodies)
+    measured = Samples(samples.rows[len(samples) - count :])  # a view: warm-up comes first
+    start_ns = joined((piece.rows["start_ns"] for piece in measured.pieces()), count)
+    end_ns = joined((piece.rows["end_ns"] for piece in measured.pieces()), count)
+    most = in_flight_max(start_ns, end_ns)  # from here on, both are in order
+    last_ns = int(end_ns[-1]) if count else origin_ns
     planned_rps: float | None = None
-    lag_ns = np.zeros(1, np.int64)
     if isinstance(job.load, OpenLoop):
-        if len(rows):
-            lag_ns = start_ns - rows["intended_start_ns"]
-            intended_ns = rows["intended_start_ns"]
-            planned_rps = _rate(len(rows) - 1, int(intended_ns.max() - intended_ns.min()))
-        achieved_rps = _rate(len(rows) - 1, int(np.ptp(start_ns)) if len(rows) else 0)
+        achieved_rps = _rate(count - 1, int(start_ns[-1] - start_ns[0]) if count else 0)
+        planned_rps = _planned_rps(measured) if count else None
     else:
-        origin_ns = int(start_ns.min()) if len(rows) else origin_ns
-        ok = int((rows["error"] < 0).sum())
+        origin_ns = int(start_ns[0]) if count else origin_ns
+        ok = sum(int((piece.rows["error"] < 0).sum()) for piece in measured.pieces())
         achieved_rps = _rate(ok, last_ns - origin_ns)
-    p50, p99 = np.percentile(lag_ns, (50, 99))
+    del start_ns, end_ns
+    lag_ns = np.zeros(1, np.int64)
+    if isinstance(job.load, OpenLoop) and count:
+        lag_ns = joined((piece.send_lag_ns for piece in measured.pieces()), count)
+    lag_max_ns = int(lag_ns.max())
+    p50, p99 = np.percentile(lag_ns, (50, 99), overwrite_input=True)
     return LoadHealth(
         origin_ns=origin_ns,
         wall_s=(last_ns - origin_ns) / 1e9,
         planned_rps=planned_rps,
         achieved_rps=achieved_rps,
-        in_flight_max=in_flight_max(start_ns, end_ns),
+        in_flight_max=most,
         send_lag_p50_ns=int(p50),
         send_lag_p99_ns=int(p99),
-        send_lag_max_ns=int(lag_ns.max()),
+        send_lag_max_ns=lag_max_ns,
         stalls=tuple(
             sorted(stall for result in results for stall in result.stalls if stall[0] >= origin_ns)
         ),
@@ -156,6 +188,15 @@ def _health(
         burst_in_statistics=sum(result.burst_in_statistics for result in results),
         client=client,
     )
+
+
+def _planned_rps(measured: Samples) -> float:
+    """Requests a second between the first and the last intended start."""
+    ends = [
+        (int(intended_ns.min()), int(intended_ns.max()))
+        for intended_ns in (piece.rows["intended_start_ns"] for piece in measured.pieces())
+    ]
+    return _rate(len(measured) - 1, max(last for _, last in ends) - min(first for first, _ in ends))
 
 
 def merge_trial(
@@ -172,7 +213,7 @@ def merge_trial(
         for shard, result in zip(shards, results, strict=True)
     ]
     warmup = len(job.warmup_bodies) if job.warmup_bodies is not None else 0
-    samples, index, types = merge_rows(files, warmup, len(job.bodies))
+    samples, index, types = merge_rows(files, warmup, len(job.bodies), job.work_dir)
     health = _health(job, samples, results, origin_ns, client)
     for file in files:
         file.path.unlink()

@@ -45,7 +45,8 @@ class _Worker:
     async def send(self, message: object) -> None:
         data = pickle.dumps(message)
         with contextlib.suppress(ConnectionError):  # its death is told by `receive`
-            self.writer.write(len(data).to_bytes(8, "little") + data)
+            self.writer.write(len(data).to_bytes(8, "little"))
+            self.writer.write(data)  # not joined to its length: a schedule can be long
             await self.writer.drain()
 
     async def receive(self, kind: str) -> Any:
@@ -217,9 +218,11 @@ class LoadProcesses:
                 bodies=job.bodies.path,
                 warmup_bodies=warmup.path if warmup is not None and len(warmup) else None,
                 load=_part(job.load, number, len(arenas)),
-                offsets_ns=job.offsets_ns,
+                offsets_ns=None
+                if job.offsets_ns is None
+                else job.offsets_ns[number :: len(arenas)],
                 warmup_gap_ns=gap_ns,
-                keep=job.keep,
+                keep=None if job.keep is None else job.keep.tobytes(),
                 keep_warmup=job.keep_warmup,
                 arena=arena,
                 expected_response_bytes=job.expected_response_bytes,

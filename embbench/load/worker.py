@@ -81,7 +81,7 @@ class _Shard:
             keep = self._job.keep
             wanted: Callable[[int], int] = _always
             if keep is not None:
-                wanted = keep.tobytes().__getitem__
+                wanted = keep.__getitem__
             return Requests(client, self._bodies, phase, seqs, wanted)
         assert self._warmup is not None
         wanted = _always if self._job.keep_warmup else _never
@@ -94,7 +94,9 @@ class _Shard:
         loop.set_exception_handler(_die_of)
         loop.add_signal_handler(signal.SIGTERM, self._cut_short)
         client = self._client = await open_client(job.client, job.options, self._arena)
-        kept = len(self._seqs) if job.keep is None else int(job.keep[job.shard :: job.shards].sum())
+        kept = len(self._seqs)
+        if job.keep is not None:
+            kept -= job.keep[job.shard :: job.shards].count(0)
         if job.expected_response_bytes:
             self._arena.prefault(kept)
         add = self._recorder.add
@@ -130,8 +132,9 @@ class _Shard:
         burst = 0
         if isinstance(job.load, OpenLoop):
             assert job.offsets_ns is not None
-            due_ns = (job.offsets_ns[job.shard :: job.shards] + origin_ns).data
-            await open_loop(client, requests, due_ns, add, job.load.max_in_flight)
+            due_ns = job.offsets_ns
+            due_ns += origin_ns  # in place: a schedule can be long
+            await open_loop(client, requests, due_ns.data, add, job.load.max_in_flight)
         elif job.load.concurrency:
             first = [self._requests(client, WARMUP, self._then)] if self._then else []
             burst = min(len(requests), job.load.concurrency - len(self._then))
