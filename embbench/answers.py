@@ -3,14 +3,15 @@
 In: a `KeptBody`, the `Expectation` of its cell, and vectors known of its texts. Out: `Checked`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embbench.bodies import KeptBody
-from embbench.checks import Expectation, Flaw, check_content, check_response, norms_of, row_keys
+from embbench.checks import Expectation, Flaw, check_content, check_response, row_keys, span_of
 from embbench.content import Known, sketch
 from embbench.samples import MEASURED
 from embbench.wire import Decoded, Matrix, WireError, decode
@@ -30,6 +31,12 @@ class Checked:
     body_bytes: int
     gzip: bool
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """As bytes: arrays of a few numbers are slow to pickle, and there is one such an answer."""
+        sketch = None if self.sketch is None else (self.sketch.shape, self.sketch.tobytes())
+        rest = (self.norms, self.prompt_tokens, self.body_bytes, self.gzip)
+        return _checked, (self.phase, self.seq, self.flaws, self.keys.tobytes(), sketch, *rest)
+
     @property
     def refused(self) -> bool:
         """The server said no: a failed request, with no payload to be right or wrong."""
@@ -39,6 +46,18 @@ class Checked:
     def ok(self) -> bool:
         """Nothing is wrong with the payload."""
         return all(flaw.severity != "fail" for flaw in self.flaws)
+
+
+def _checked(
+    phase: int,
+    seq: int,
+    flaws: tuple[Flaw, ...],
+    keys: bytes,
+    sketch: tuple[tuple[int, ...], bytes] | None,
+    *rest: Any,
+) -> Checked:
+    values = None if sketch is None else np.frombuffer(sketch[1], np.float32).reshape(sketch[0])
+    return Checked(phase, seq, flaws, np.frombuffer(keys, np.uint64), values, *rest)
 
 
 def decode_body(body: KeptBody, expect: Expectation) -> Decoded | WireError:
@@ -56,20 +75,29 @@ def decode_body(body: KeptBody, expect: Expectation) -> Decoded | WireError:
         return error
 
 
-def check_body(body: KeptBody, expect: Expectation, known: Sequence[Known], every: int) -> Checked:
-    """All checks of one kept body; every ``every``-th request is sketched."""
+_NO_KEYS: Final = np.zeros(0, np.uint64)
+
+
+def check_body(
+    body: KeptBody, expect: Expectation, known: Mapping[int, Sequence[Known]], every: int
+) -> Checked:
+    """All checks of one kept body; every ``every``-th request is sketched.
+
+    ``known`` are the known texts of each measured request that has some.
+    """
     answer = decode_body(body, expect)
-    flaws = check_response(answer, expect)
-    keys, short, norms, tokens = np.zeros(0, np.uint64), None, (np.nan, np.nan), None
-    if isinstance(answer, Decoded):
-        matrix = answer.matrix
-        of_rows = norms_of(matrix)
-        norms, tokens = (float(of_rows.min()), float(of_rows.max())), answer.prompt_tokens
+    keys, short, norms, tokens = _NO_KEYS, None, (np.nan, np.nan), None
+    if isinstance(answer, WireError):
+        flaws = check_response(answer, expect)
+    else:
+        matrix, of_rows = answer.matrix, row_keys(answer.matrix)
+        flaws = check_response(answer, expect, of_rows)
+        norms, tokens = span_of(answer.norms), answer.prompt_tokens
         if all(flaw.check not in ("zero", "distinct") for flaw in flaws):
-            keys = row_keys(matrix)
+            keys = of_rows
             flaws += _check_known(body, matrix, expect, known)
-        fine = all(flaw.severity != "fail" for flaw in flaws)
-        if fine and body.phase == MEASURED and body.seq % every == 0:
+        sketched = body.phase == MEASURED and body.seq % every == 0
+        if sketched and all(flaw.severity != "fail" for flaw in flaws):
             short = sketch(matrix)
     return Checked(
         body.phase,
@@ -85,14 +113,10 @@ def check_body(body: KeptBody, expect: Expectation, known: Sequence[Known], ever
 
 
 def _check_known(
-    body: KeptBody, matrix: Matrix, expect: Expectation, known: Sequence[Known]
+    body: KeptBody, matrix: Matrix, expect: Expectation, known: Mapping[int, Sequence[Known]]
 ) -> list[Flaw]:
     """The known texts of this request, if there are any."""
     flaws: list[Flaw] = []
-    for each in known if body.phase == MEASURED else ():
-        texts = each.of_request(body.seq)
-        if texts is not None:
-            flaws += check_content(
-                matrix, texts.item, texts.vectors, expect.cosine_min, texts.source
-            )
+    for texts in known.get(body.seq, ()) if body.phase == MEASURED else ():
+        flaws += check_content(matrix, texts.item, texts.vectors, expect.cosine_min, texts.source)
     return flaws

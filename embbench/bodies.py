@@ -198,15 +198,19 @@ class KeptBodies:
         return self._maps[shard]
 
     def _body(self, row: np.void) -> KeptBody:
-        start, kind = int(row["offset"]), int(row["content_type"])
+        seq, start, length, shard, status, kind, phase, gzip = row.tolist()
         return KeptBody(
-            int(row["seq"]),
-            int(row["phase"]),
-            int(row["status"]),
-            self._arena(int(row["shard"]))[start : start + int(row["length"])],
-            bool(row["gzip"]),
+            seq,
+            phase,
+            status,
+            self._arena(shard)[start : start + length],
+            bool(gzip),
             self.content_types[kind] if kind >= 0 else "",
         )
+
+    def part(self, start: int, stop: int) -> "KeptBodies":
+        """Some of the bodies by their place in the order, in the same memory."""
+        return KeptBodies(self._arenas, self.index[start:stop], self.content_types)
 
     def __len__(self) -> int:
         return len(self.index)

@@ -11,7 +11,7 @@ that stand the gate (texts of its own, first alone and then in a batch) and the 
 which meet the same texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -20,9 +20,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from embbench.checks import cosines_of, norms_of
+from embbench.checks import cosines_of
 from embbench.findings import Finding
-from embbench.wire import Matrix
+from embbench.wire import Matrix, norms_of
 
 SKETCH_WIDTH: Final = 16
 SKETCHED_VECTORS_MAX: Final = 1 << 16
@@ -38,12 +38,19 @@ class Known:
     vectors: Matrix
     source: str = "the same text alone"
 
-    def of_request(self, seq: int) -> "Known | None":
-        """The part of one request, or None."""
+    def of_request(self, seq: int) -> "Known":
+        """The part of one request."""
         mask = self.seq == seq
-        if not mask.any():
-            return None
         return Known(self.seq[mask], self.item[mask], self.vectors[mask], self.source)
+
+
+def by_request(known: Sequence[Known]) -> dict[int, list[Known]]:
+    """The known texts of each request that has some."""
+    parts: dict[int, list[Known]] = {}
+    for each in known:
+        for seq in np.unique(each.seq).tolist():
+            parts.setdefault(seq, []).append(each.of_request(seq))
+    return parts
 
 
 @dataclass(frozen=True, slots=True)

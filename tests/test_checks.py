@@ -11,10 +11,9 @@ from embbench.checks import (
     check_content,
     check_response,
     check_usage,
-    norms_of,
     row_keys,
 )
-from embbench.wire import Decoded, WireError
+from embbench.wire import Decoded, WireError, norms_of
 
 EXPECT = Expectation(15, 80, "float", 1024, "m")
 
@@ -23,8 +22,11 @@ def texts(count: int, start: int = 0) -> list[tuple[int, ...]]:
     return [(start + i, 5, 1) for i in range(count)]
 
 
-def decoded(matrix: Any, tokens: int | None = 1200, encoding: Any = "float") -> Decoded:
-    return Decoded(np.asarray(matrix, np.float32), encoding, tokens, "m", 1)
+def decoded(
+    matrix: Any, tokens: int | None = 1200, encoding: Any = "float", model: str = "m"
+) -> Decoded:
+    rows = np.asarray(matrix, np.float32)
+    return Decoded(rows, norms_of(rows), encoding, tokens, model, 1)
 
 
 def words(answer: Decoded | WireError, expect: Expectation = EXPECT) -> list[str]:
@@ -73,7 +75,7 @@ def test_norms_of_huge_and_tiny_values_are_right() -> None:
 def test_quantised_and_big_endian_values_are_recognised() -> None:
     whole = np.rint(GOOD * 127 / np.abs(GOOD).max())
     assert words(decoded(whole))[0].startswith("the values are whole numbers: quantised vectors")
-    swapped = Decoded(GOOD.byteswap(), "base64", 1200, "m", 1)
+    swapped = decoded(GOOD.byteswap(), encoding="base64")
     if np.isfinite(swapped.matrix).all():
         expect = Expectation(15, 80, "base64", 1024, "m")
         assert "big-endian" in words(swapped, expect)[0]
@@ -130,7 +132,7 @@ def test_an_ignored_encoding_is_told_with_the_dimension() -> None:
 
 
 def test_another_model_in_the_answer_is_told() -> None:
-    other = Decoded(GOOD, "float", 1200, "other", 1)
+    other = decoded(GOOD, model="other")
     assert words(other) == ["the answer names model 'other', before load it was 'm'"]
 
 

@@ -17,7 +17,7 @@ from embbench.bodies import KEPT, KeptBodies, KeptBody, create_arena
 from embbench.checks import Expectation
 from embbench.content import Known, compare_sketches, compare_targets, sketch_every
 from embbench.samples import MEASURED, RECORD, WARMUP, Samples
-from embbench.verify import Verification, keep_mask, verify_pool, verify_trial
+from embbench.verify import Verification, _tasks, keep_mask, verify_pool, verify_trial
 
 EXPECT = Expectation(15, 80, "float", 1024, "m")
 
@@ -191,6 +191,26 @@ def test_a_pool_finds_what_one_process_finds(pool: ProcessPoolExecutor) -> None:
     assert len(alone.findings) == 2
     assert (together.checked == alone.checked).all()
     assert (together.sketches.values == alone.sketches.values).all()
+
+
+def test_a_trial_is_read_in_stretches_that_meet(
+    pool: ProcessPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tasks of one body or a few, each body is read once, and known texts go with theirs."""
+    places = [(seq, 4) for seq in range(12)]
+    vectors = np.concatenate([vectors_of([texts_of(s)[i]], 1024) for s, i in places])
+    seqs, items = np.asarray(places).T
+    known = (Known(seqs, items, vectors),)
+    with arena_of(kept_of({8: "swapped"})) as kept:
+        alone = verify(kept, known=known)
+        for size in (1, 400_000, 1 << 40):
+            monkeypatch.setattr("embbench.verify._TASK_BYTES", size)
+            together = verify(kept, known=known, pool=pool)
+            assert together.checked.tolist() == alone.checked.tolist()
+            assert together.findings == alone.findings
+        assert [len(part) for part in _tasks(kept.part(0, 0))] == []
+    assert len(alone.findings) == 1
+    assert alone.checked.tolist() == [[MEASURED, seq] for seq in range(12)]
 
 
 def test_a_dead_verifying_process_is_a_finding_and_no_crash() -> None:

@@ -8,11 +8,10 @@ from embbench.checks import (
     check_norms,
     check_usage,
     cosines_of,
-    norms_of,
     unit_rows,
 )
 from embbench.gate.session import Session, listed
-from embbench.wire import Matrix, WireError
+from embbench.wire import Matrix, WireError, norms_of
 
 _SAME = 1 - 1e-9
 

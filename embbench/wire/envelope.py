@@ -44,6 +44,8 @@ def check_content_type(content_type: str | None, payload: bytes | memoryview) ->
     kind = kind.strip().lower()
     if bytes(payload[:200]).lstrip()[:1] == b"<":
         raise not_json(bytes(payload[:4096]), "")
+    if kind == "application/json" and not parameters:
+        return
     if not kind:
         raise WireError("content-type", "the answer has no content type, not application/json")
     if kind != "application/json" and not kind.endswith("+json"):
