@@ -23,11 +23,13 @@ from embbench.samples import MEASURED
 
 _MAGIC = b"EMBBODY1"
 _READ_BYTES = 32_768
+_OFFSETS_A_READ = 1024
+_OFFSET = struct.Struct("<q")
 _TRAILER = struct.Struct("<q8s")  # number of bodies, magic; before it: count + 1 offsets as <i8
 
 
 class BodyFile:
-    """Request bodies in one file: ``body_file[i]`` reads body ``i``, and little else, from disk.
+    """Request bodies in one file, read from disk: ``body_file[i]``, or many in order by `read`.
 
     Raises `RunError` if the file is missing, or was not closed by its writer.
     """
@@ -39,36 +41,46 @@ class BodyFile:
         except OSError as exc:
             raise RunError(f"{path}: cannot read request bodies ({exc.strerror})") from exc
         try:
-            self._offsets = self._read_offsets()
+            self._count, self._offsets_at = self._trailer()
         except BaseException:
             self.close()
             raise
-        self._read = b""  # what was read last, and where in the file it begins
-        self._read_at = 0
 
-    def _read_offsets(self) -> "array[int]":
+    def _trailer(self) -> tuple[int, int]:
+        """How many bodies there are, and where their offsets begin in the file."""
         size = os.fstat(self._fd).st_size
         tail = os.pread(self._fd, _TRAILER.size, max(0, size - _TRAILER.size))
         count, magic = _TRAILER.unpack(tail) if len(tail) == _TRAILER.size else (-1, b"")
         start = size - _TRAILER.size - 8 * (count + 1)
         if magic != _MAGIC or count < 0 or start < 0:
             raise RunError(f"{self.path}: not a complete file of request bodies; write it again")
-        raw = os.pread(self._fd, 8 * (count + 1), start)
-        return array("q", raw)
+        return count, start
+
+    def _offsets(self, first: int, last: int) -> "array[int]":
+        """Where these bodies begin, and where the last ends; on disk, as a file may have many."""
+        if not 0 <= first <= last < self._count:
+            raise IndexError(f"body {first} to {last} of {self._count} in {self.path}")
+        return array("q", os.pread(self._fd, 8 * (last - first + 2), self._offsets_at + 8 * first))
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return self._count
 
     def __getitem__(self, index: int) -> bytes:
-        if index < 0:
-            raise IndexError(f"body {index} of {len(self)} in {self.path}")
-        start, end = self._offsets[index], self._offsets[index + 1]
-        at = start - self._read_at
-        if at < 0 or end - self._read_at > len(self._read):
-            # A few bodies at once, if they are small: they are asked for one after the other.
-            self._read = os.pread(self._fd, max(_READ_BYTES, end - start), start)
-            self._read_at, at = start, 0
-        return self._read[at : at + end - start]
+        start, end = self._offsets(index, index)
+        return os.pread(self._fd, end - start, start)
+
+    def read(self, indices: range) -> Iterator[bytes]:
+        """These bodies one after the other; of small ones, a few are read from disk at once."""
+        held, held_at, held_to = b"", 0, 0
+        for at in range(0, len(indices), _OFFSETS_A_READ):
+            some = indices[at : at + _OFFSETS_A_READ]
+            offsets = self._offsets(some[0], some[-1])
+            starts, ends = offsets[: -1 : indices.step], offsets[1 :: indices.step]
+            for start, end in zip(starts, ends, strict=True):
+                if end > held_to:
+                    held = os.pread(self._fd, max(_READ_BYTES, end - start), start)
+                    held_at, held_to = start, start + len(held)
+                yield held[start - held_at : end - held_at]
 
     def close(self) -> None:
         """Close the file; safe to call twice."""
@@ -93,20 +105,29 @@ class BodyFileWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._beside = path.with_name(f".{path.name}.part")
         self._file = self._beside.open("wb")
-        self._offsets = array("q", [0])
+        offsets = path.with_name(f".{path.name}.offsets")
+        self._offsets = offsets.open("w+b")  # on disk, as there may be any number of them
+        offsets.unlink()
+        self._offsets.write(_OFFSET.pack(0))
+        self._count = self._end = 0
 
     def append(self, body: bytes) -> int:
         """Add one body; returns its number, from 0."""
         self._file.write(body)
-        self._offsets.append(self._offsets[-1] + len(body))
-        return len(self._offsets) - 2
+        self._end += len(body)
+        self._offsets.write(_OFFSET.pack(self._end))
+        self._count += 1
+        return self._count - 1
 
     def close(self) -> None:
         """Write the offsets and put the file in its place."""
         if self._file.closed:
             return
-        count = len(self._offsets) - 1
-        self._file.write(self._offsets.tobytes() + _TRAILER.pack(count, _MAGIC))
+        self._offsets.seek(0)
+        while piece := self._offsets.read(1 << 16):
+            self._file.write(piece)
+        self._offsets.close()
+        self._file.write(_TRAILER.pack(self._count, _MAGIC))
         self._file.close()
         self._beside.rename(self.path)
 
@@ -120,6 +141,7 @@ class BodyFileWriter:
             self.close()
         else:
             self._file.close()
+            self._offsets.close()
             self._beside.unlink(missing_ok=True)
 
 

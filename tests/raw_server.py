@@ -185,17 +185,25 @@ async def asking(
     arena = Arena(path)
     opened = await open_client(client, ClientOptions(url, **{"timeout_s": 5.0, **options}), arena)
 
+    waiting: dict[Exchange, asyncio.Future[Exchange]] = {}
+
+    def done(exchanges: list[Exchange]) -> None:
+        for exchange in exchanges:
+            waiting.pop(exchange).set_result(exchange)  # each of them once
+
+    opened.done = done
+
     async def ask(bodies: Sequence[bytes]) -> list[Outcome]:
         futures = []
         for seq, body in enumerate(bodies):
-            future: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
             exchange = Exchange(seq, MEASURED, len(body), keep)
-            opened.send(exchange, opened.prepare(body), future.set_result)
-            futures.append(future)
-        done = await asyncio.gather(*futures)
+            waiting[exchange] = asyncio.get_running_loop().create_future()
+            futures.append(waiting[exchange])
+            opened.send(exchange, opened.prepare(body))
+        over = await asyncio.gather(*futures)
         return [
             Outcome(e, None if e.kept_at < 0 else os.pread(fd, e.response_bytes, e.kept_at))
-            for e in done
+            for e in over
         ]
 
     try:

@@ -27,6 +27,8 @@ def test_bodies_come_back_in_any_order(
         assert len(file) == len(bodies)
         for index in reversed(range(len(bodies))):
             assert file[index] == bodies[index]
+        for step in (1, 2, 3):
+            assert list(file.read(range(0, len(bodies), step))) == bodies[::step]
         for index in (-1, len(bodies)):
             with pytest.raises(IndexError):
                 file[index]
@@ -112,19 +114,17 @@ def test_the_memory_goes_with_its_last_user() -> None:
 def test_an_arena_hands_out_slots_until_it_is_full() -> None:
     fd, path = create_arena("test", 1_000_000)
     arena = Arena(path, 300_000 - 2000)
-    slots = [arena.take() for _ in range(4)]
-    assert [slot is not None for slot in slots] == [True] * 3 + [False]
-    spans = [(slot.start, slot.start + slot.size) for slot in slots if slot is not None]
-    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-    latest = slots[2]
-    assert latest is not None
-    arena.give_back(latest, 1000)
-    again = arena.take(200_000)  # no less than the largest so far
-    assert again is not None
-    assert latest.start + 1000 <= again.start < latest.start + 1100
-    again.view[:4] = b"here"
-    assert os.pread(fd, 4, again.start) == b"here"
-    del slots, latest, again
+    *spans, full = [arena.take() for _ in range(4)]
+    assert full == (-1, -1)
+    assert all(begin >= 0 and end - begin >= 298_000 for begin, end in spans)
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    begin, end = spans[2]
+    arena.give_back(begin, end, 1000)
+    again, again_end = arena.take(200_000)
+    assert begin + 1000 <= again < begin + 1100
+    assert again_end - again >= 298_000  # no less than the largest so far
+    arena.view[again : again + 4] = b"here"
+    assert os.pread(fd, 4, again) == b"here"
     arena.close()
     os.close(fd)
 
@@ -132,20 +132,19 @@ def test_an_arena_hands_out_slots_until_it_is_full() -> None:
 def test_an_arena_without_room() -> None:
     for path in (None, create_arena("test", 0)[1]):
         arena = Arena(path)
-        assert arena.take() is None
+        assert arena.take() == (-1, -1)
         arena.prefault(10)
 
 
 def test_prefault_takes_the_pages_and_leaves_the_bytes() -> None:
     fd, path = create_arena("test", 8 << 20)
     arena = Arena(path, 1 << 20)
-    slot = arena.take()
-    assert slot is not None
-    slot.view[:5] = b"whole"
+    begin, _ = arena.take()
+    arena.view[begin : begin + 5] = b"whole"
     arena.prefault(4)
     taken = os.fstat(fd).st_blocks * 512
     assert 4 << 20 <= taken <= 6 << 20  # in huge pages of 2 MiB, where allowed
-    assert bytes(slot.view[:5]) == b"whole"
+    assert bytes(arena.view[begin : begin + 5]) == b"whole"
     arena.prefault(1000)  # no more than there is
     assert 6 << 20 <= os.fstat(fd).st_blocks * 512 <= 8 << 20
     os.close(fd)

@@ -21,6 +21,7 @@ from raw_server import (
     then,
 )
 
+from embbench import samples
 from embbench.errors import LoadError
 from embbench.load.client import (
     ERRORS,
@@ -57,7 +58,7 @@ def check_ok(client: ClientName, reply: bytes, keep: bool, body: bytes = BODY, *
     outcomes, server = exchange_with(client, answers(reply, **how), 3, keep)
     for outcome in outcomes:
         exchange = outcome.exchange
-        assert (exchange.error, exchange.status) == (None, 200)
+        assert (exchange.error, exchange.head.status) == (None, 200)
         assert exchange.response_bytes == len(body)
         assert outcome.body == (body if keep else None)
         assert 0 < exchange.start_ns <= exchange.first_byte_ns <= exchange.end_ns
@@ -105,7 +106,7 @@ def test_chunked_with_extensions_and_trailers(
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     check_ok(client, head + chunks, keep)
     outcomes, _ = exchange_with(client, answers(head + chunks))
-    assert outcomes[0].exchange.chunked
+    assert outcomes[0].exchange.head.flags & samples.CHUNKED
 
 
 @pytest.mark.parametrize("reply", [OK, CHUNKED], ids=["length", "chunked"])
@@ -145,7 +146,7 @@ def test_no_content(client: ClientName, more: bytes) -> None:
     reply = b"HTTP/1.1 204 No Content\r\n" + more + b"\r\n"
     outcomes, server = exchange_with(client, answers(reply), 2)
     for outcome in outcomes:
-        assert (outcome.exchange.status, outcome.exchange.error) == (204, None)
+        assert (outcome.exchange.head.status, outcome.exchange.error) == (204, None)
         assert outcome.exchange.response_bytes == 0
     assert server.connections == 1
 
@@ -155,7 +156,7 @@ def test_a_status_is_the_name_of_a_failure(client: ClientName, status: int) -> N
     reply = b"HTTP/1.1 %d X\r\nLocation: /v1/elsewhere\r\nContent-Length: 19\r\n\r\n" % status
     outcomes, server = exchange_with(client, answers(reply + BODY), 2)
     for outcome in outcomes:
-        assert (outcome.exchange.status, outcome.exchange.error) == (status, f"http-{status}")
+        assert (outcome.exchange.head.status, outcome.exchange.error) == (status, f"http-{status}")
         assert outcome.body == BODY  # the server's own words
     assert (server.connections, len(server.requests)) == (1, 2)  # not followed, not retried
 
@@ -167,10 +168,10 @@ def test_gzip_is_flagged_and_left_alone(client: ClientName) -> None:
         client, answers(head + b"Content-Length: %d\r\n\r\n" % len(packed) + packed)
     )
     exchange = outcomes[0].exchange
-    assert exchange.gzip
+    assert exchange.head.flags & samples.GZIP
     assert exchange.response_bytes == len(packed)
     assert outcomes[0].body == packed
-    assert exchange.content_type == "application/json"
+    assert exchange.head.content_type == "application/json"
 
 
 # -- answers that are none --------------------------------------------------------------------
@@ -256,7 +257,7 @@ def test_reset_at_every_byte(client: ClientName, reply: bytes) -> None:
             script = then(reply[:position], Peer.reset)
             async with raw_server(script) as server, asking(client, server.url) as ask:
                 outcome = (await ask([b"{}"]))[0]
-                seen.append((outcome.exchange.error, outcome.exchange.status))
+                seen.append((outcome.exchange.error, outcome.exchange.head.status))
         return seen
 
     seen = run(main())
@@ -379,7 +380,7 @@ def test_idle_connections_are_left_before_the_server_leaves(
     client: ClientName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert IDLE_LIMIT_S < 5.0
-    monkeypatch.setattr("embbench.load.buffered._IDLE_LIMIT_NS", 200_000_000)
+    monkeypatch.setattr("embbench.load.connection._IDLE_LIMIT_NS", 200_000_000)
     monkeypatch.setattr("embbench.load.aio.IDLE_LIMIT_S", 0.2)
 
     async def main() -> None:

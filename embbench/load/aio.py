@@ -6,6 +6,7 @@ byte is seen when the head is complete, which is later than the first read by ai
 
 import asyncio
 import ssl
+from dataclasses import replace
 from time import monotonic_ns
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,8 @@ from embbench.load.client import (
     status_error,
     tls_context,
 )
+from embbench.load.heads import NO_HEAD, Head
+from embbench.samples import CHUNKED, GZIP
 
 
 def _tracing() -> aiohttp.TraceConfig:
@@ -64,6 +67,8 @@ class _TooLargeError(Exception):
 class AiohttpClient:
     """`Client` over one aiohttp session."""
 
+    done: Done
+
     def __init__(self, options: ClientOptions, arena: Arena) -> None:
         self._options = options
         self._arena = arena
@@ -93,14 +98,14 @@ class AiohttpClient:
             },
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._finished: list[tuple[Exchange, Done]] = []
+        self._finished: list[Exchange] = []
 
     def prepare(self, body: bytes) -> bytes:
         return body
 
-    def send(self, exchange: Exchange, message: bytes, done: Done) -> None:
+    def send(self, exchange: Exchange, message: bytes) -> None:
         exchange.start_ns = monotonic_ns()
-        task = asyncio.get_running_loop().create_task(self._run(exchange, message, done))
+        task = asyncio.get_running_loop().create_task(self._run(exchange, message))
         self._tasks.add(task)
         task.add_done_callback(self._over)
 
@@ -109,7 +114,7 @@ class AiohttpClient:
         if not task.cancelled() and (bug := task.exception()) is not None:
             raise bug
 
-    async def _run(self, exchange: Exchange, message: bytes, done: Done) -> None:
+    async def _run(self, exchange: Exchange, message: bytes) -> None:
         call = _Call(exchange)
         error: str | None = None
         try:
@@ -123,11 +128,11 @@ class AiohttpClient:
             error = _error_name(exc, call)
         if error is not None:
             exchange.end_ns = monotonic_ns()
-        exchange.error = error or status_error(exchange.status)
+        exchange.error = error or status_error(exchange.head.status)
         self._keep(call)
         if not self._finished:
             asyncio.get_running_loop().call_soon(self._tell)
-        self._finished.append((exchange, done))
+        self._finished.append(exchange)
 
     async def _exchange(self, call: _Call, message: bytes) -> None:
         exchange, limit = call.exchange, self._options.max_body_bytes
@@ -135,11 +140,7 @@ class AiohttpClient:
             self._url, data=message, allow_redirects=False, trace_request_ctx=call
         ) as response:
             exchange.first_byte_ns = monotonic_ns()
-            exchange.status = response.status
-            headers = response.headers
-            exchange.chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
-            exchange.gzip = headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip")
-            exchange.content_type = headers.get("Content-Type", "")
+            exchange.head = _head_of(response)
             if (response.content_length or 0) > limit:
                 raise _TooLargeError
             async for piece in response.content.iter_any():
@@ -152,22 +153,22 @@ class AiohttpClient:
 
     def _keep(self, call: _Call) -> None:
         exchange = call.exchange
-        if not exchange.keep or not exchange.status:
+        if not exchange.keep or not exchange.head.status:
             return
-        slot = self._arena.take(exchange.response_bytes + PAD)
-        exchange.unkept = slot is None
-        if slot is not None:
-            at = 0
+        arena = self._arena
+        begin, end = arena.take(exchange.response_bytes + PAD)
+        exchange.unkept = begin < 0
+        if begin >= 0:
+            at = begin
             for piece in call.pieces:
-                slot.view[at : at + len(piece)] = piece
+                arena.view[at : at + len(piece)] = piece
                 at += len(piece)
-            exchange.kept_at = slot.start
-            self._arena.give_back(slot, at)
+            exchange.kept_at = begin
+            arena.give_back(begin, end, at - begin)
 
     def _tell(self) -> None:
         finished, self._finished = self._finished, []
-        for exchange, done in finished:
-            done(exchange)
+        self.done(finished)
 
     async def close(self) -> None:
         tasks = list(self._tasks)
@@ -175,6 +176,18 @@ class AiohttpClient:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._session.close()
+
+
+def _head_of(response: aiohttp.ClientResponse) -> Head:
+    headers = response.headers
+    chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
+    gzip = headers.get("Content-Encoding", "").lower() in ("gzip", "x-gzip")
+    return replace(
+        NO_HEAD,
+        status=response.status,
+        flags=(CHUNKED if chunked else 0) | (GZIP if gzip else 0),
+        content_type=headers.get("Content-Type", ""),
+    )
 
 
 def _error_name(exc: Exception, call: _Call) -> str:
@@ -185,7 +198,7 @@ def _error_name(exc: Exception, call: _Call) -> str:
         return "tls-failed"
     if isinstance(exc, aiohttp.ClientResponseError | HttpProcessingError | ValueError):
         return "bad-http"
-    if isinstance(exc, aiohttp.ServerDisconnectedError | OSError) and not exchange.status:
+    if isinstance(exc, aiohttp.ServerDisconnectedError | OSError) and not exchange.head.status:
         if call.reused:
             return "stale-connection"
         reset = isinstance(exc, ConnectionResetError | aiohttp.ClientOSError)

@@ -22,20 +22,11 @@ _PAGE = mmap.PAGESIZE
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 
 
-class Slot:
-    """A piece of memory: a writable view, and where it lies. One is made for each kept body, so
-    it is no frozen dataclass: those take three times as long to make."""
-
-    __slots__ = ("size", "start", "view")
-
-    def __init__(self, view: memoryview, start: int, size: int) -> None:
-        self.view = view
-        self.start = start
-        self.size = size
-
-
 class Arena:
-    """Slots in a shared mapping. ``slot_bytes`` grows to the largest body seen (and its head)."""
+    """Slots in a shared mapping, told by where they begin in ``memory`` and ``view``.
+
+    ``slot_bytes``, the size of the next slot, grows to the largest body seen (and its head).
+    """
 
     def __init__(self, path: str | None, body_bytes: int = 0) -> None:
         """Map the arena at ``path``; None is an arena without room.
@@ -47,19 +38,19 @@ class Arena:
         self.expect(body_bytes)
         self._top = 0
         self._touched = 0
-        self._memory: mmap.mmap | None = None
+        self.memory = mmap.mmap(-1, _PAGE)
         self.size = 0
         if path is not None:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 self.size = os.fstat(fd).st_size
                 if self.size:
-                    self._memory = mmap.mmap(fd, self.size)
+                    self.memory = mmap.mmap(fd, self.size)
                     with contextlib.suppress(OSError):  # where allowed: fewer misses of the TLB
-                        self._memory.madvise(mmap.MADV_HUGEPAGE)
+                        self.memory.madvise(mmap.MADV_HUGEPAGE)
             finally:
                 os.close(fd)
-        self._view = memoryview(self._memory) if self._memory is not None else memoryview(b"")
+        self.view = memoryview(self.memory)
 
     def expect(self, body_bytes: int) -> None:
         """Bodies of this size come; slots from now on have room for them."""
@@ -67,42 +58,44 @@ class Arena:
         if room > self.slot_bytes:
             self.slot_bytes = room
 
-    def take(self, size: int = 0) -> Slot | None:
-        """A slot of ``size`` bytes (default and least: `slot_bytes`), or None if full."""
+    def take(self, size: int = 0) -> tuple[int, int]:
+        """A slot of `slot_bytes`: where it begins and ends; -1, -1 if the arena is full.
+
+        ``size`` makes `slot_bytes` grow, if it is more.
+        """
         if size > self.slot_bytes:
             self.slot_bytes = size
-        start, end = self._top, self._top + self.slot_bytes
+        begin = self._top
+        end = begin + self.slot_bytes
         if end > self.size:
-            return None
+            return -1, -1
         self._top = (end + 63) & ~63
-        return Slot(self._view[start:end], start, self.slot_bytes)
+        return begin, end
 
-    def give_back(self, slot: Slot, used: int) -> None:
+    def give_back(self, begin: int, end: int, used: int) -> None:
         """Return what lies beyond ``used`` bytes, if the slot is the latest that was handed out."""
-        if self._top == (slot.start + slot.size + 63) & ~63:
-            self._top = slot.start + ((used + 63) & ~63)
+        if self._top == (end + 63) & ~63:
+            self._top = (begin + used + 63) & ~63
 
     def prefault(self, slots: int, deadline_s: float = 2.0) -> None:
         """Touch the pages of the next ``slots`` slots, so that no page fault falls into a trial.
 
         Stops after ``deadline_s``: kept connections must not go stale meanwhile.
         """
-        if self._memory is None:
-            return
         want = min(self.size, self._top + slots * (self.slot_bytes + 64) + _PAGE & ~(_PAGE - 1))
         at = max(self._touched, self._top & ~(_PAGE - 1))
         until = time.monotonic() + deadline_s
         while at < want and time.monotonic() < until:
             step = min(64 << 20, want - at)
             try:
-                self._memory.madvise(_POPULATE_WRITE, at, step)
+                self.memory.madvise(_POPULATE_WRITE, at, step)
             except (OSError, ValueError):
                 for page in range(at, at + step, _PAGE):
-                    self._view[page] = 0
+                    self.view[page] = 0
             at += step
         self._touched = max(self._touched, at)
 
     def close(self) -> None:
         """Unmap, once no view is left."""
-        self._view = memoryview(b"")
-        self._memory = None
+        self.view = memoryview(b"")
+        self.memory = mmap.mmap(-1, _PAGE)

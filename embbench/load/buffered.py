@@ -15,7 +15,6 @@ from typing import Any, Final
 from embbench.errors import LoadError
 from embbench.load.arena import Arena
 from embbench.load.client import (
-    IDLE_LIMIT_S,
     Address,
     ClientOptions,
     Done,
@@ -25,11 +24,11 @@ from embbench.load.client import (
     request_head,
     tls_context,
 )
-from embbench.load.connection import Connection, anonymous_slot
+from embbench.load.connection import Connection, Scratch
 from embbench.load.heads import Heads
 
 _SCRATCH_BYTES: Final = 1 << 20
-_IDLE_LIMIT_NS: Final = int(IDLE_LIMIT_S * 1e9)
+_LENGTHS: Final = 1024  # request heads, one for each length of a body
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,49 +53,51 @@ async def _resolve(address: Address) -> list[_Peer]:
 class BufferedClient:
     """`Client` over `Connection`s; the most recently used idle one is used first."""
 
+    done: Done
+
     def __init__(self, options: ClientOptions, arena: Arena, peers: list[_Peer]) -> None:
         self.arena = arena
         self.heads = Heads()
-        self.scratch = anonymous_slot(_SCRATCH_BYTES)
+        self.scratch = Scratch(_SCRATCH_BYTES)
         self.max_body_bytes = options.max_body_bytes
         self._address = parse_url(options.url)
         self._head = request_head(self._address, options.headers)
+        self._heads_by_length: dict[int, bytes] = {}
         self._peers = peers
         self._tls = tls_context(options) if self._address.tls else None
         self._loop = asyncio.get_running_loop()
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._in_flight: dict[Exchange, Connection | asyncio.Task[None]] = {}  # oldest first
-        self._finished: list[tuple[Exchange, Done]] = []
+        self._finished: list[Exchange] = []
         self._timeout_ns = int(options.timeout_s * 1e9)
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone: asyncio.Event | None = None
 
     def prepare(self, body: bytes) -> bytes:
-        return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+        size = len(body)
+        try:
+            return self._heads_by_length[size] + body
+        except KeyError:
+            if len(self._heads_by_length) >= _LENGTHS:
+                self._heads_by_length.clear()
+            self._heads_by_length[size] = head = b"%b%d\r\n\r\n" % (self._head, size)
+            return head + body
 
-    def send(self, exchange: Exchange, message: bytes, done: Done) -> None:
+    def send(self, exchange: Exchange, message: bytes) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_ns / 1e9, self._expire)
         idle = self._idle
-        if idle:
-            usable_since_ns = monotonic_ns() - _IDLE_LIMIT_NS
-            while idle:
-                connection = idle.pop()
-                if connection.closed:
-                    continue
-                if connection.idle_since_ns < usable_since_ns:
-                    connection.drop()
-                    continue
+        while idle:
+            connection = idle.pop()
+            if connection.start(exchange, message, fresh=False):
                 self._in_flight[exchange] = connection
-                connection.start(exchange, message, done, fresh=False)
                 return
         exchange.start_ns = monotonic_ns()
-        connecting = self._connect(exchange, message, done)
-        self._in_flight[exchange] = self._loop.create_task(connecting)
+        self._in_flight[exchange] = self._loop.create_task(self._connect(exchange, message))
 
-    async def _connect(self, exchange: Exchange, message: bytes, done: Done) -> None:
+    async def _connect(self, exchange: Exchange, message: bytes) -> None:
         try:
             connection = await self._dial()
         except (OSError, asyncio.CancelledError) as exc:
@@ -105,11 +106,14 @@ class BufferedClient:
             exchange.end_ns = monotonic_ns()
             exchange.connect_ns = exchange.end_ns - exchange.start_ns
             exchange.error = connect_error(exc) if isinstance(exc, OSError) else "timeout"
-            self.finished(None, exchange, done, reusable=False)
+            self.finished(None, exchange, reusable=False)
             return
         exchange.connect_ns = monotonic_ns() - exchange.start_ns
         self._in_flight[exchange] = connection
-        connection.start(exchange, message, done, fresh=True)
+        if not connection.start(exchange, message, fresh=True):
+            exchange.end_ns = monotonic_ns()
+            exchange.error = "connection-closed"
+            self.finished(None, exchange, reusable=False)
 
     async def _dial(self) -> Connection:
         last: OSError | None = None
@@ -138,22 +142,20 @@ class BufferedClient:
         assert last is not None
         raise last
 
-    def finished(
-        self, connection: Connection | None, exchange: Exchange, done: Done, reusable: bool
-    ) -> None:
-        """``done`` is called when this turn of the loop has read, and stamped, all that came."""
+    def finished(self, connection: Connection | None, exchange: Exchange, reusable: bool) -> None:
+        """`done` is told when this turn of the loop has read, and stamped, all that came."""
         if reusable and connection is not None:
             self._idle.append(connection)
         del self._in_flight[exchange]
         if not self._finished:
             self._loop.call_soon(self._tell)
-        self._finished.append((exchange, done))
+        self._finished.append(exchange)
 
     def _tell(self) -> None:
         finished, self._finished = self._finished, []
         if not self._closing:
-            for exchange, done in finished:
-                done(exchange)
+            done = self.done
+            done(finished)
 
     def forget(self, connection: Connection) -> None:
         self._open.discard(connection)

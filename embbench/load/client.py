@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from embbench.errors import LoadError
 from embbench.load.arena import Arena
+from embbench.load.heads import NO_HEAD
 
 ClientName = Literal["buffered", "aiohttp"]
 
@@ -50,31 +51,39 @@ class Exchange:
     the transfer encoding removed and the content encoding left: what Content-Length counts.
     """
 
-    # Class attributes until they are set: making one is cheap, and most keep their first value.
-    intended_ns = 0
-    start_ns = 0
-    first_byte_ns = 0
-    end_ns = 0
-    connect_ns = 0
-    response_bytes = 0
-    status = 0
-    error: str | None = None
-    chunked = False
-    gzip = False
-    content_type = ""
-    kept_at = -1
-    """Where the body starts in the arena; -1 if it was not kept."""
-    unkept = False
-    """The body was to be kept, and the arena had no room."""
+    __slots__ = (
+        "connect_ns",
+        "end_ns",
+        "error",
+        "first_byte_ns",
+        "head",
+        "intended_ns",
+        "keep",
+        "kept_at",
+        "phase",
+        "request_bytes",
+        "response_bytes",
+        "seq",
+        "start_ns",
+        "unkept",
+    )
 
     def __init__(self, seq: int, phase: int, request_bytes: int, keep: int) -> None:
         self.seq = seq
         self.phase = phase
         self.request_bytes = request_bytes
         self.keep = keep
+        self.intended_ns = self.start_ns = self.first_byte_ns = self.end_ns = self.connect_ns = 0
+        self.response_bytes = 0
+        self.head = NO_HEAD
+        self.error: str | None = None
+        self.kept_at = -1
+        """Where the body starts in the arena; -1 if it was not kept."""
+        self.unkept = False
+        """The body was to be kept, and the arena had no room."""
 
 
-Done = Callable[[Exchange], None]
+Done = Callable[[list[Exchange]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +98,20 @@ class ClientOptions:
 
 
 class Client(Protocol):
-    """Sends requests on as many connections as it takes: no pool limit, no retry, no redirect."""
+    """Sends requests on as many connections as it takes: no pool limit, no retry, no redirect.
+
+    Whoever sends sets ``done`` first. It is called from the loop, never from within `send`, after
+    every answer that was waiting in the kernel has been read and stamped, with all of these.
+    """
+
+    done: Done
 
     def prepare(self, body: bytes) -> bytes:
         """Whatever can be done for a request before its clock starts; goes to `send`."""
         ...
 
-    def send(self, exchange: Exchange, message: bytes, done: Done) -> None:
-        """Read ``start_ns``, send, and call ``done`` once with the exchange filled in.
-
-        ``done`` is called from the loop, never from within `send`, and after every answer that
-        was waiting in the kernel has been read and stamped.
-        """
+    def send(self, exchange: Exchange, message: bytes) -> None:
+        """Read ``start_ns``, send, and tell ``done`` once, with the exchange filled in."""
         ...
 
     async def close(self) -> None:

@@ -11,20 +11,25 @@ import socket
 from time import monotonic_ns
 from typing import Final, Literal, Protocol
 
-from embbench.load.arena import HEAD_ROOM, PAD, Arena, Slot
-from embbench.load.client import MAX_HEAD_BYTES, Done, Exchange, status_error
+from embbench.load.arena import HEAD_ROOM, PAD, Arena
+from embbench.load.client import IDLE_LIMIT_S, MAX_HEAD_BYTES, Exchange, status_error
 from embbench.load.heads import BadHttpError, Chunks, Head, Heads
 from embbench.load.rest import Rest
+from embbench.samples import CHUNKED
 
-_HEAD_END: Final = b"\r\n\r\n"
+_IDLE_LIMIT_NS: Final = int(IDLE_LIMIT_S * 1e9)
+
+_UNUSED_BYTES: Final = 4096  # of a slot; more is given back
 
 _State = Literal["idle", "head", "length", "chunked", "until-close"]
 
 
-def anonymous_slot(size: int) -> Slot:
-    """Memory of this process alone, in the shape of a slot."""
-    memory = mmap.mmap(-1, size)
-    return Slot(memoryview(memory), 0, size)
+class Scratch:
+    """Memory of this process alone."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = mmap.mmap(-1, size)
+        self.view = memoryview(self.memory)
 
 
 class Pool(Protocol):
@@ -32,12 +37,10 @@ class Pool(Protocol):
 
     arena: Arena
     heads: Heads
-    scratch: Slot
+    scratch: Scratch
     max_body_bytes: int
 
-    def finished(
-        self, connection: "Connection", exchange: Exchange, done: Done, reusable: bool
-    ) -> None:
+    def finished(self, connection: "Connection", exchange: Exchange, reusable: bool) -> None:
         """The exchange has its end stamp."""
         ...
 
@@ -50,57 +53,82 @@ class Connection(asyncio.BufferedProtocol):
     """Idle, or carrying one exchange at a time."""
 
     _transport: asyncio.Transport
-    _done: Done
     _chunks: Chunks
 
     def __init__(self, pool: Pool, sock: socket.socket, tls: bool) -> None:
         self._pool = pool
-        self._sock = None if tls else sock
+        self._sock = sock
+        self._send = None if tls else sock.send
         self._exchange: Exchange | None = None
         self._state: _State = "idle"
-        self._served = 0
+        self._used = False  # an answer came on it before
         self._keep_alive = False
         self._reset = False
         self._rest: Rest | None = None  # of a request that the kernel did not take at once
-        self._slot: Slot | None = None  # where the body is kept, if it is
-        self._into = pool.scratch  # where a head is read to: the slot, or memory to forget
-        self._filled = 0  # bytes of `_into` in use
+        self._read_into(pool.scratch)
+        self._filled = 0  # bytes in use from `_begin` on
         self._left = 0  # length state: body bytes still to come
         self.closed = False
-        self.idle_since_ns = 0
+        self._idle_since_ns = monotonic_ns()
+
+    def _read_into(self, scratch: Scratch) -> None:
+        """`_begin` to `_end` of this memory is where a head, and a kept body, is read to."""
+        self._kept = False  # it is a slot of the arena
+        self._place: Arena | Scratch = scratch
+        self._begin, self._end = 0, len(scratch.view)
 
     # -- sending --------------------------------------------------------------------------------
 
-    def start(self, exchange: Exchange, message: bytes, done: Done, fresh: bool) -> None:
-        """Send a request. ``start_ns`` is read here unless the connection was made for it."""
-        self._exchange = exchange
-        self._done = done
-        self._rest = None
-        self._state = "head"
-        self._filled = 0
-        self._into = self._pool.scratch
+    def start(self, exchange: Exchange, message: bytes, fresh: bool) -> bool:
+        """Send a request; False if the connection has closed, or was idle for too long.
+
+        ``start_ns`` is read here unless the connection was made for the request.
+        """
+        if self.closed:
+            return False
+        pool = self._pool
         if exchange.keep:
-            self._slot = self._pool.arena.take()
-            if self._slot is None:
+            arena = pool.arena
+            self._begin, self._end = arena.take()
+            self._place, self._kept = arena, True
+            if self._begin < 0:
                 exchange.unkept = True
-            else:
-                self._into = self._slot
+                self._read_into(pool.scratch)
+        else:
+            self._read_into(pool.scratch)
+        self._filled = 0
+        self._state = "head"
+        self._exchange = exchange
         if not fresh:
-            exchange.start_ns = monotonic_ns()
-        if self._sock is None:
+            now_ns = exchange.start_ns = monotonic_ns()
+            if now_ns - self._idle_since_ns > _IDLE_LIMIT_NS:
+                self._give_up()
+                return False
+        send = self._send
+        if send is None:
             self._transport.write(message)
-            return
+            return True
         # Straight to the kernel: the transport's write waits for the loop's next turn.
         try:
-            sent = self._sock.send(message)
+            sent = send(message)
         except BlockingIOError:
             sent = 0
         except OSError as exc:
             # What the peer said before it left can still be read, and so can its leaving.
             self._reset = isinstance(exc, ConnectionResetError)
-            return
-        if sent < len(message):
+            return True
+        if sent != len(message):
             self._rest = Rest(self._sock, memoryview(message)[sent:], self._cannot_send)
+        return True
+
+    def _give_up(self) -> None:
+        """Nothing has been sent yet, and nothing will be."""
+        self._exchange = None
+        self._state = "idle"
+        if self._kept:
+            self._pool.arena.give_back(self._begin, self._end, 0)
+            self._kept = False
+        self.drop()
 
     def _cannot_send(self, exc: OSError) -> None:
         self._reset = isinstance(exc, ConnectionResetError)
@@ -116,8 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # uvloop's are no subclasses
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        if self._state == "head" or (self._slot is not None and self._state != "chunked"):
-            return self._into.view[self._filled :]
+        if self._state == "head" or (self._kept and self._state != "chunked"):
+            return self._place.view[self._begin + self._filled : self._end]
         return self._pool.scratch.view
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -140,78 +168,78 @@ class Connection(asyncio.BufferedProtocol):
             self._read_until_close(exchange, nbytes, now_ns)
 
     def _read_head(self, exchange: Exchange, now_ns: int) -> None:
-        into = self._into
-        begin = 0
+        pool, memory, start, filled = self._pool, self._place.memory, self._begin, self._filled
+        at = 0  # where the head begins: later only after interim answers
         while True:
-            # A copy of as much as heads are long is searched faster than the memory itself.
-            near = bytes(into.view[begin : min(self._filled, begin + HEAD_ROOM)])
-            found = near.find(_HEAD_END)
-            if found < 0 and self._filled - begin > HEAD_ROOM:
-                near = bytes(into.view[begin : min(self._filled, MAX_HEAD_BYTES)])
-                found = near.find(_HEAD_END)
-            if found < 0:
-                break
-            end = begin + found + 4
-            raw = near[: found + 4]
+            room = filled - at
             try:
-                head, length = self._pool.heads.parse(raw)
+                # No more than heads are long: it is copied.
+                near = memory[start + at : start + (filled if room < HEAD_ROOM else at + HEAD_ROOM)]
+                found = pool.heads.find(near)
+                if found is None and room > HEAD_ROOM:
+                    near = memory[start + at : start + min(filled, MAX_HEAD_BYTES)]
+                    found = pool.heads.find(near)
             except BadHttpError:
                 self._finish("bad-http", now_ns)
                 return
+            if found is None:
+                break
+            head, size, length = found
+            at += size
             if head.interim:
-                begin = end
                 continue
-            exchange.status = head.status
-            exchange.gzip = head.gzip
-            exchange.content_type = head.content_type
+            exchange.head = head
             self._keep_alive = head.keep_alive
-            if self._slot is not None:
-                exchange.kept_at = self._slot.start + end
-            if length > 0 and not head.chunked and not head.empty:
-                self._begin_length(exchange, end, length, now_ns)
+            if self._kept:
+                exchange.kept_at = start + at
+            if not head.by_length:
+                self._begin_other(exchange, head, near[:size], at, now_ns)
+            elif length == filled - at and length <= pool.max_body_bytes and self._kept:
+                exchange.response_bytes = length  # all of it at once, as most small bodies
+                self._finish(None, now_ns)
             else:
-                self._begin_other(exchange, head, raw, end, now_ns)
+                self._begin_length(exchange, at, length, now_ns)
             return
-        if self._filled >= MAX_HEAD_BYTES:
+        if filled >= MAX_HEAD_BYTES:
             self._finish("bad-http", now_ns)
             return
-        if self._slot is not None and self._filled + PAD > self._slot.size:
-            self._grow(exchange, self._slot, 2 * self._slot.size)
-        if self._into is self._pool.scratch:
+        if self._kept and start + filled + PAD > self._end:
+            self._grow(exchange, 2 * (self._end - start))
+        if self._place is pool.scratch:
             # Other connections read into the scratch memory too: move the unfinished head away.
-            self._into = anonymous_slot(MAX_HEAD_BYTES + PAD)
-            self._into.view[: self._filled] = into.view[: self._filled]
+            own = Scratch(MAX_HEAD_BYTES + PAD)
+            own.view[:filled] = self._place.view[self._begin : self._begin + filled]
+            self._read_into(own)
 
     def _begin_length(self, exchange: Exchange, begin: int, length: int, now_ns: int) -> None:
         """The head ends at ``begin``; some or all of the body may have come with it."""
-        pool, slot = self._pool, self._slot
+        pool = self._pool
         if length > pool.max_body_bytes:
             self._finish("body-too-large", now_ns)
             return
         here = self._filled - begin
-        if slot is None and length > pool.arena.slot_bytes:
+        if not self._kept and length > pool.arena.slot_bytes:
             pool.arena.expect(length)
-        if here == length:  # all of it at once, as with most small bodies
-            exchange.response_bytes = here
-            self._finish(None, now_ns)
-            return
-        came = self._into.view[begin : self._filled]
-        if slot is not None and begin + length + PAD > slot.size:
-            self._grow(exchange, slot, begin + length + PAD)
+        came = self._came(begin)
+        if self._kept and self._begin + begin + length + PAD > self._end:
+            self._grow(exchange, begin + length + PAD)
         self._state = "length"
         self._left = length
         self._filled = begin
         self._read_length(exchange, here, now_ns, came)
 
+    def _came(self, begin: int) -> memoryview:
+        """What was read from ``begin`` on."""
+        return self._place.view[self._begin + begin : self._begin + self._filled]
+
     def _begin_other(
         self, exchange: Exchange, head: Head, raw: bytes, begin: int, now_ns: int
     ) -> None:
         """As `_begin_length`, for bodies that are empty, chunked, or end with the connection."""
-        came = self._into.view[begin : self._filled]
+        came = self._came(begin)
         if head.empty:
             self._finish_whole(now_ns, came)
-        elif head.chunked:
-            exchange.chunked = True
+        elif head.flags & CHUNKED:
             self._state = "chunked"
             self._chunks = Chunks(raw, self._on_piece)
             pieces = bytes(came)
@@ -245,11 +273,10 @@ class Connection(asyncio.BufferedProtocol):
     def _read_until_close(self, exchange: Exchange, nbytes: int, now_ns: int) -> None:
         self._filled += nbytes
         exchange.response_bytes += nbytes
-        slot = self._slot
         if exchange.response_bytes > self._pool.max_body_bytes:
             self._finish("body-too-large", now_ns)
-        elif slot is not None and self._filled + PAD > slot.size:
-            self._grow(exchange, slot, 2 * slot.size)
+        elif self._kept and self._begin + self._filled + PAD > self._end:
+            self._grow(exchange, 2 * (self._end - self._begin))
 
     def _feed(self, exchange: Exchange, data: bytes, now_ns: int) -> None:
         wrong = False
@@ -269,29 +296,31 @@ class Connection(asyncio.BufferedProtocol):
         assert exchange is not None
         size = len(piece)
         exchange.response_bytes += size
-        slot = self._slot
-        if slot is None or exchange.response_bytes > self._pool.max_body_bytes:
+        if not self._kept or exchange.response_bytes > self._pool.max_body_bytes:
             return
-        if self._filled + size + PAD > slot.size:
-            slot = self._grow(exchange, slot, 2 * slot.size + size)
-        if slot is not None:
-            slot.view[self._filled : self._filled + size] = piece
+        if self._begin + self._filled + size + PAD > self._end:
+            self._grow(exchange, 2 * (self._end - self._begin) + size)
+        if self._kept:
+            to = self._begin + self._filled
+            self._place.view[to : to + size] = piece
             self._filled += size
 
-    def _grow(self, exchange: Exchange, old: Slot, size: int) -> Slot | None:
+    def _grow(self, exchange: Exchange, size: int) -> None:
         """Move what has come to a larger slot; if there is no room for one, keep nothing."""
-        new = self._pool.arena.take(size)
-        if new is None:
-            self._pool.arena.give_back(old, 0)
-            self._into = self._pool.scratch
+        arena, old, filled = self._pool.arena, self._begin, self._filled
+        came = arena.view[old : old + filled]
+        begin, end = arena.take(size)
+        if begin < 0:
+            arena.give_back(old, self._end, 0)
+            if self._state == "head":
+                self._pool.scratch.view[:filled] = came
+            self._read_into(self._pool.scratch)
             exchange.unkept, exchange.kept_at = True, -1
-        else:
-            new.view[: self._filled] = old.view[: self._filled]
-            if exchange.kept_at >= 0:
-                exchange.kept_at += new.start - old.start
-            self._into = new
-        self._slot = new
-        return new
+            return
+        arena.view[begin : begin + filled] = came
+        if exchange.kept_at >= 0:
+            exchange.kept_at += begin - old
+        self._begin, self._end = begin, end
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -307,26 +336,27 @@ class Connection(asyncio.BufferedProtocol):
     def _finish(self, error: str | None, now_ns: int, *, surplus: bool = False) -> None:
         exchange = self._exchange
         assert exchange is not None
-        exchange.end_ns = now_ns
-        exchange.error = error or status_error(exchange.status)
-        if self._slot is not None:
-            self._pool.arena.give_back(self._slot, self._filled)
-            self._slot = None
+        exchange.end_ns = self._idle_since_ns = now_ns
+        if error is not None:
+            exchange.error = error
+        elif exchange.head.status != 200:
+            exchange.error = status_error(exchange.head.status)
+        if self._kept:
+            if self._end - self._begin - self._filled > _UNUSED_BYTES:
+                self._pool.arena.give_back(self._begin, self._end, self._filled)
+            self._kept = False
         self._exchange = None
         self._state = "idle"
-        self._served += 1
-        reusable = (
-            error is None
-            and self._keep_alive
-            and not surplus
-            and not self.closed
-            and (self._rest is None or self._rest.sent)
-            and (self._sock is not None or self._transport.get_write_buffer_size() == 0)
-        )
-        self.idle_since_ns = now_ns
+        self._used = True
+        reusable = self._keep_alive and error is None and not surplus and not self.closed
+        if self._send is None:
+            reusable = reusable and not self._transport.get_write_buffer_size()
+        elif self._rest is not None:
+            reusable = reusable and self._rest.sent
+            self._stop_sending()
         if not reusable:
             self.drop()
-        self._pool.finished(self, exchange, self._done, reusable)
+        self._pool.finished(self, exchange, reusable)
 
     def fail(self, error: str, now_ns: int) -> None:
         """End the exchange in flight from outside."""
@@ -356,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(self._lost(self._exchange, exc), now_ns)
 
     def _lost(self, exchange: Exchange, exc: Exception | None) -> str:
-        if self._served and not exchange.first_byte_ns:
+        if self._used and not exchange.first_byte_ns:
             return "stale-connection"
         if exc is not None or self._reset:
             return "connection-reset"

@@ -6,7 +6,9 @@ intended start is ever moved.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from time import monotonic_ns
 from typing import Final
 
@@ -21,41 +23,33 @@ _SENDS_A_TURN: Final = 16
 
 
 class Requests:
-    """The requests of one phase, in order; the next one is read before it is needed."""
+    """The requests of one phase, in order, each made when it is asked for.
+
+    ``keep`` says of each of ``seqs``, in turn, whether its answer is to be kept.
+    """
 
     def __init__(
         self,
         client: Client,
         bodies: BodyFile,
         phase: int,
-        seqs: Sequence[int],
-        keep: Callable[[int], int],
+        seqs: range,
+        keep: Iterable[int],
     ) -> None:
         self._client = client
         self._bodies = bodies
         self._phase = phase
-        self._count = len(seqs)
-        self._seqs = iter(seqs)
+        self._seqs = seqs
         self._keep = keep
-        self._ready: tuple[Exchange, bytes] | None = None
-        self.read_ahead()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._seqs)
 
-    def read_ahead(self) -> None:
-        """Have the next request ready, if there is one."""
-        if self._ready is None and (seq := next(self._seqs, None)) is not None:
-            body = self._bodies[seq]
-            exchange = Exchange(seq, self._phase, len(body), self._keep(seq))
-            self._ready = exchange, self._client.prepare(body)
-
-    def take(self) -> tuple[Exchange, bytes] | None:
-        """The next request, None after the last."""
-        if self._ready is None:
-            self.read_ahead()
-        ready, self._ready = self._ready, None
-        return ready
+    def __iter__(self) -> Iterator[tuple[Exchange, bytes]]:
+        phase, prepare = self._phase, self._client.prepare
+        bodies = self._bodies.read(self._seqs)
+        for seq, body, keep in zip(self._seqs, bodies, self._keep, strict=False):
+            yield Exchange(seq, phase, len(body), keep), prepare(body)
 
 
 async def open_loop(
@@ -89,7 +83,8 @@ class _OpenLoop:
         max_in_flight: int | None,
     ) -> None:
         self._client = client
-        self._requests = requests
+        self._requests = iter(requests)
+        self._ready = next(self._requests, None)
         self._due_ns = due_ns
         self._record = record
         self._cap = max_in_flight or len(due_ns)
@@ -97,33 +92,34 @@ class _OpenLoop:
         self._sent = 0
         self._in_flight = 0
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        client.done = self._done
         self.timer = Timer(self._send_due)
         self.timer.arm(due_ns[0])
 
     def _send_due(self) -> None:
         due_ns = self._due_ns
         for _ in range(_SENDS_A_TURN):
-            if self._sent == self._count or self._in_flight >= self._cap:
+            if self._ready is None or self._in_flight >= self._cap:
                 return  # nothing more to send, or the next answer will call
             due = due_ns[self._sent]
             if due > monotonic_ns():
                 break
-            taken = self._requests.take()
-            assert taken is not None
-            exchange, message = taken
+            exchange, message = self._ready
             exchange.intended_ns = due
             self._sent += 1
             self._in_flight += 1
-            self._client.send(exchange, message, self._done)
-        self._requests.read_ahead()
+            self._client.send(exchange, message)
+            self._ready = next(self._requests, None)
         if self._sent < self._count:
             self.timer.arm(due_ns[self._sent])
 
-    def _done(self, exchange: Exchange) -> None:
-        self._in_flight -= 1
-        if self._in_flight == self._cap - 1:
+    def _done(self, exchanges: list[Exchange]) -> None:
+        waiting = self._in_flight >= self._cap
+        self._in_flight -= len(exchanges)
+        if waiting:
             self._send_due()
-        self._record(exchange)
+        for exchange in exchanges:
+            self._record(exchange)
         if self._sent == self._count and not self._in_flight and not self.over.done():
             self.over.set_result(None)
 
@@ -151,32 +147,50 @@ class _ClosedLoop:
         self, client: Client, requests: Sequence[Requests], record: Record, think_time_s: float
     ) -> None:
         self._client = client
-        self._queue = list(requests)
+        self._requests = chain.from_iterable(requests)
+        self._ready: deque[tuple[Exchange, bytes]] = deque()
+        self._ahead = 0
         self._record = record
         self._think_s = think_time_s
         self._loop = asyncio.get_running_loop()
         self.left = sum(len(r) for r in requests)
         self.over: asyncio.Future[None] = self._loop.create_future()
+        client.done = self._done
 
     def begin(self, concurrency: int) -> None:
-        for _ in range(concurrency):
-            self._send()
+        self._ahead = min(concurrency, _SENDS_A_TURN)
+        self._send(concurrency)
+        self._read_ahead()
 
-    def _send(self) -> None:
-        while self._queue:
-            taken = self._queue[0].take()
-            if taken is not None:
-                self._client.send(*taken, self._done)
-                self._queue[0].read_ahead()
-                return
-            del self._queue[0]
+    def _read_ahead(self) -> None:
+        ready = self._ready
+        ready.extend(islice(self._requests, self._ahead - len(ready)))
 
-    def _done(self, exchange: Exchange) -> None:
+    def _send(self, count: int) -> None:
+        ready, send = self._ready, self._client.send
+        for _ in range(count):
+            if not ready:
+                self._read_ahead()
+                if not ready:
+                    return
+            exchange, message = ready.popleft()
+            send(exchange, message)
+
+    def _think_over(self) -> None:
+        self._send(1)
+        self._read_ahead()
+
+    def _done(self, exchanges: list[Exchange]) -> None:
+        # All that leaves, leaves before anything else is done.
         if self._think_s:
-            self._loop.call_later(self._think_s, self._send)
+            for _ in exchanges:
+                self._loop.call_later(self._think_s, self._think_over)
         else:
-            self._send()
-        self._record(exchange)
-        self.left -= 1
+            self._send(len(exchanges))
+        record = self._record
+        for exchange in exchanges:
+            record(exchange)
+        self._read_ahead()
+        self.left -= len(exchanges)
         if not self.left:
             self.over.set_result(None)

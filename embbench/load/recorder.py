@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 
 from embbench.load.client import Exchange
-from embbench.samples import CHUNKED, GZIP, RECORD
+from embbench.load.heads import NO_HEAD
+from embbench.samples import RECORD
 
 RAW: Final = np.dtype([("record", RECORD), ("kept_at", "<i8"), ("content_type", "<i2")])
 """A row of the raw file: ``kept_at`` is the body's place in the shard's arena, -1 if it was not
@@ -21,7 +22,9 @@ kept; ``content_type`` indexes the shard's content types, -1 = none was given.""
 _ROW: Final = struct.Struct("<8q2h2Bqh")
 assert _ROW.size == RAW.itemsize
 
-_ROWS_A_WRITE: Final = 51  # just under a page: short writes, no burst
+_pack_into: Final = _ROW.pack_into
+_ROW_BYTES: Final = _ROW.size
+_BUFFER_BYTES: Final = 51 * _ROW_BYTES  # just under a page: short writes, no burst
 
 
 class Recorder:
@@ -36,10 +39,11 @@ class Recorder:
         self._fd = os.open(rows, flags, 0o600)
         self._names = rows.with_suffix(".errors")
         self._names.write_text("")
-        self._buffer = bytearray(_ROW.size * _ROWS_A_WRITE)
+        self._buffer = bytearray(_BUFFER_BYTES)
         self._used = 0
         self._errors: dict[str, int] = {}
         self._types: dict[str, int] = {"": -1}
+        self._head, self._head_type = NO_HEAD, -1  # of the answer before, mostly like this one's
         self.unkept = 0
 
     @property
@@ -52,30 +56,31 @@ class Recorder:
 
     def add(self, exchange: Exchange) -> None:
         """Write one row; in a closed loop (no intended start) the intended start is the start."""
-        error, kind = exchange.error, exchange.content_type
-        flags = CHUNKED if exchange.chunked else 0
-        if exchange.gzip:
-            flags |= GZIP
-        _ROW.pack_into(
+        error, start_ns = exchange.error, exchange.start_ns
+        if exchange.head is not self._head:
+            self._head = exchange.head
+            self._head_type = self._type_code(exchange.head.content_type)
+        head, used = self._head, self._used
+        _pack_into(
             self._buffer,
-            self._used,
+            used,
             exchange.seq,
-            exchange.intended_ns or exchange.start_ns,
-            exchange.start_ns,
+            exchange.intended_ns or start_ns,
+            start_ns,
             exchange.first_byte_ns,
             exchange.end_ns,
             exchange.connect_ns,
             exchange.request_bytes,
             exchange.response_bytes,
-            exchange.status,
+            head.status,
             -1 if error is None else self._error_code(error),
             exchange.phase,
-            flags,
+            head.flags,
             exchange.kept_at,
-            self._types[kind] if kind in self._types else self._type_code(kind),
+            self._head_type,
         )
-        self._used += _ROW.size
-        if self._used == len(self._buffer):
+        self._used = used = used + _ROW_BYTES
+        if used == _BUFFER_BYTES:
             self._flush()
         if exchange.unkept:
             self.unkept += 1

@@ -19,7 +19,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 import uvloop
@@ -77,15 +78,15 @@ class _Shard:
         self._client: Client | None = None
 
     def _requests(self, client: Client, phase: int, seqs: range) -> Requests:
-        if phase == MEASURED:
-            keep = self._job.keep
-            wanted: Callable[[int], int] = _always
-            if keep is not None:
-                wanted = keep.__getitem__
-            return Requests(client, self._bodies, phase, seqs, wanted)
-        assert self._warmup is not None
-        wanted = _always if self._job.keep_warmup else _never
-        return Requests(client, self._warmup, phase, seqs, wanted)
+        keep: Iterable[int] = repeat(1)
+        if phase == WARMUP:
+            assert self._warmup is not None
+            if not self._job.keep_warmup:
+                keep = repeat(0)
+            return Requests(client, self._warmup, phase, seqs, keep)
+        if self._job.keep is not None:
+            keep = self._job.keep[seqs.start : seqs.stop : seqs.step]
+        return Requests(client, self._bodies, phase, seqs, keep)
 
     async def warm_up(self) -> None:
         """Everything that has to be over before the schedule begins."""
@@ -168,14 +169,6 @@ class _Shard:
         if self._warmup is not None:
             self._warmup.close()
         self._arena.close()
-
-
-def _always(_: int) -> bool:
-    return True
-
-
-def _never(_: int) -> bool:
-    return False
 
 
 def _die_of(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
