@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embbench.samples import Samples, batches, open_samples
 
-ROWS = 1 << 17
+ROWS = 1 << 14
 
 
 def sample_batches(

@@ -7,6 +7,7 @@ looked at. The file has no name: it is gone with the last use of the array, or w
 import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -29,7 +30,7 @@ def rows_on_disk(folder: Path, count: int, dtype: DTypeLike) -> NDArray[np.void]
         return np.frombuffer(_Mapping(file.fileno(), size), dtype)
 
 
-def let_go(rows: NDArray[np.void]) -> None:
+def let_go(rows: NDArray[Any]) -> None:
     """Rows on disk, or some of them, leave this process's memory until they are looked at again.
 
     Nothing is lost, and any other array stays as it is.

@@ -194,7 +194,7 @@ def open_samples(path: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:  # else all of it comes into memory
             version = (file.schema_arrow.metadata or {}).get(b"embbench_schema", b"none").decode()
             if version != str(SCHEMA_VERSION):
                 raise RunError(

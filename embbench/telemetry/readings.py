@@ -5,10 +5,13 @@ a trial, a summary a subject, and findings about machines that were not quiet or
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
+
+from embbench.arrow import texts_to_arrow, to_arrow
 from embbench.errors import RunError
 from embbench.findings import Finding
 from embbench.gpu import throttle_reasons
@@ -69,18 +72,23 @@ def write_telemetry(path: Path, readings: Sequence[Reading]) -> None:
     import pyarrow.parquet as pq
 
     types = {
-        "time_ns": pa.int64(), "kind": pa.string(), "subject": pa.string(),
-        "memory_bytes": pa.int64(), "processes": pa.int32(), "sm_clock_mhz": pa.int32(),
-        "memory_clock_mhz": pa.int32(), "temperature_c": pa.int32(), "throttle_bits": pa.int64(),
+        "time_ns": np.int64, "memory_bytes": np.int64, "processes": np.int32,
+        "sm_clock_mhz": np.int32, "memory_clock_mhz": np.int32, "temperature_c": np.int32,
+        "throttle_bits": np.int64,
     }  # fmt: skip
-    schema = pa.schema(
-        [(name, types.get(name, pa.float64())) for name in COLUMNS],
-        metadata={"embbench_schema": str(SCHEMA_VERSION)},
-    )
-    rows = [dict(zip(COLUMNS, astuple(reading), strict=True)) for reading in readings]
+    columns = {}
+    for name in COLUMNS:
+        told = [getattr(reading, name) for reading in readings]
+        if name in ("kind", "subject"):
+            columns[name] = texts_to_arrow(told)
+        else:
+            valid = np.array([value is not None for value in told], np.bool_)
+            values = np.array([value or 0 for value in told], types.get(name, np.float64))
+            columns[name] = to_arrow(values, valid)
+    table = pa.table(columns, metadata={"embbench_schema": str(SCHEMA_VERSION)})
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part")
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), beside, compression="zstd")
+    pq.write_table(table, beside, compression="zstd")
     beside.rename(path)
 
 
