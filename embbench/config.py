@@ -219,6 +219,8 @@ class Generator(Schema):
     """Load processes over which connections and schedule are spread."""
     pin: Literal["none", "auto"] | tuple[int, ...] = "none"
     """Cores for the load processes; servers are then kept off them. `auto` chooses."""
+    keep_awake: bool = True
+    """Pinned cores do not sleep in a trial: waking up would be part of every latency."""
     timeout_s: PositiveFloat = 120.0
     """A request without a complete answer by then has failed."""
     send_lag_p99_limit_ms: PositiveFloat | None = None

@@ -13,7 +13,7 @@ from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.calibrate import Calibration
 from embbench.load.calibrate import calibrate as calibrate_client
 from embbench.load.processes import LoadProcesses
-from embbench.metadata import as_ranges
+from embbench.metadata import as_ranges, cgroup_cpus
 from embbench.plan import ClosedLoop, OpenLoop, Plan
 from embbench.rundir import RunWriter
 
@@ -71,7 +71,13 @@ async def _drive_null_server(config: RunConfig, plan: Plan, load: LoadProcesses)
 def load_processes(config: RunConfig) -> LoadProcesses:
     """The load processes of a run, on cores of their own if the config says so."""
     generator, pinned = config.generator, pinning(config.generator)
-    return LoadProcesses(generator.processes, generator.client, pinned.load if pinned else None)
+    return LoadProcesses(
+        generator.processes,
+        generator.client,
+        pinned.load if pinned else None,
+        # Where CPU time is rationed, a core that does not sleep uses up the servers' share.
+        keep_awake=generator.keep_awake and cgroup_cpus() is None,
+    )
 
 
 def pinning(generator: Generator) -> Pinning | None:

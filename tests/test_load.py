@@ -19,6 +19,7 @@ import pytest
 from raw_server import Peer, raw_server
 from scripted_server import scripted_process
 
+import embbench.load
 from embbench.bodies import BodyFile, BodyFileWriter
 from embbench.errors import LoadError
 from embbench.load.arrivals import intended_offsets_ns
@@ -322,6 +323,51 @@ async def test_pinned_processes_run_where_they_were_put(job: Job) -> None:
     async with raw_server(echo) as server, LoadProcesses(1, cpus=cpus[-1:]) as generator:
         await generator.drive(job(server.url, ClosedLoop(1), 5, 0))
         assert os.sched_getaffinity(generator.pids[0]) == {cpus[-1]}
+
+
+def spinning_on(cpu: int) -> list[psutil.Process]:
+    """Processes of the idle class on that core alone, below this one."""
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if os.sched_getscheduler(child.pid) == os.SCHED_IDLE and child.cpu_affinity() == [cpu]
+    ]
+
+
+@pytest.mark.parametrize("keep_awake", [True, False])
+async def test_a_pinned_core_is_kept_awake_in_a_trial_only(keep_awake: bool, job: Job) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    async with (
+        raw_server(echo) as server,
+        LoadProcesses(1, cpus=[cpu], keep_awake=keep_awake) as generator,
+    ):
+        trial = asyncio.ensure_future(generator.drive(job(server.url, OpenLoop(20.0), 40, 0)))
+        await until(lambda: len(server.requests) > 10)
+        spinning = spinning_on(cpu)
+        assert len(spinning) == keep_awake
+        spent = [process.cpu_times().user for process in spinning]
+        result = await trial
+        assert len(result.samples.measured.ok) == 40
+        assert not spinning_on(cpu)
+        assert all(seconds > 0 for seconds in spent)  # that is, it does not sleep
+
+
+def test_what_keeps_a_core_awake_ends_with_its_parent() -> None:
+    awake = str(Path(embbench.load.__file__).with_name("awake.py"))
+    cpu = str(min(os.sched_getaffinity(0)))
+    script = (
+        "import os, subprocess, sys\n"
+        f"argv = [sys.executable, {awake!r}, {cpu!r}, str(os.getpid())]\n"
+        "print(subprocess.Popen(argv).pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    argv, pipe = [sys.executable, "-c", script], subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    if psutil.pid_exists(pid):
+        psutil.Process(pid).wait(10)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -27,6 +28,7 @@ from embbench.plan import ClosedLoop, OpenLoop
 _HEAD_START_NS = 30_000_000
 """From the word to go to the schedule's origin: time for all load processes to be waiting."""
 
+_AWAKE = str(Path(__file__).with_name("awake.py"))
 _ENDS_S = 2.0
 """A load process that has not ended so long after SIGTERM is killed."""
 
@@ -72,9 +74,10 @@ class _Worker:
 class LoadProcesses:
     """``async with LoadProcesses(2, cpus=(2, 3)) as load: result = await load.drive(job)``.
 
-    ``cpus`` pins load process ``i`` to ``cpus[i]``; ``stalls=False`` leaves out the recorder of
-    loop stalls, ``collect_garbage=True`` lets Python's collector run in trials (to show what each
-    costs).
+    ``cpus`` pins load process ``i`` to ``cpus[i]``, cores that nothing else needs: in a trial they
+    do not sleep (`embbench.load.awake`) unless ``keep_awake=False``. ``stalls=False`` leaves out
+    the recorder of loop stalls, ``collect_garbage=True`` lets Python's collector run in trials (to
+    show what each costs).
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class LoadProcesses:
         client: ClientName = "buffered",
         cpus: Sequence[int] | None = None,
         *,
+        keep_awake: bool = True,
         stalls: bool = True,
         collect_garbage: bool = False,
     ) -> None:
@@ -91,6 +95,7 @@ class LoadProcesses:
         self._count = count
         self._client = client
         self._cpus = cpus
+        self._keep_awake = keep_awake
         self._stalls = stalls
         self._collect_garbage = collect_garbage
         self._workers: list[_Worker] = []
@@ -182,7 +187,8 @@ class LoadProcesses:
         arenas = [create_arena(f"embbench-{n}", job.arena_bytes // count) for n in range(count)]
         try:
             shards = self._shards(job, [path for _, path in arenas])
-            origin_ns, results = await self._drive(shards)
+            async with self._awake():
+                origin_ns, results = await self._drive(shards)
             return merge_trial(job, shards, results, arenas, origin_ns, self._client)
         except BaseException:
             for fd, _ in arenas:
@@ -190,6 +196,28 @@ class LoadProcesses:
                     os.close(fd)
             await self._stop()
             raise
+
+    @contextlib.asynccontextmanager
+    async def _awake(self) -> AsyncIterator[None]:
+        """The load processes' own cores do not sleep."""
+        cpus = self._cpus if self._cpus is not None and self._keep_awake else ()
+        spinning: list[asyncio.subprocess.Process] = []
+        try:
+            for cpu in cpus:
+                argv = (sys.executable, "-I", "-S", _AWAKE, str(cpu), str(os.getpid()))
+                null = asyncio.subprocess.DEVNULL  # where the idle class is forbidden, it ends
+                spinning.append(
+                    await asyncio.create_subprocess_exec(
+                        *argv, stdin=null, stdout=null, stderr=null, start_new_session=True
+                    )
+                )
+            yield
+        finally:
+            for process in spinning:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            for process in spinning:
+                await process.wait()
 
     async def _drive(self, shards: Sequence[ShardJob]) -> tuple[int, list[ShardResult]]:
         workers = self._workers[: len(shards)]

@@ -20,12 +20,13 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embbench import load
 from embbench.bodies import BodyFile, BodyFileWriter
 from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.job import TrialJob, TrialResult
@@ -52,12 +53,16 @@ def truth_server(kind: str, cpu: int | None) -> Iterator[str]:
     """The base URL of a server of that kind."""
     argv = [sys.executable, str(Path(__file__).with_name("truth_server.py")), "--kind", kind]
     argv += [] if cpu is None else ["--cpu", str(cpu)]
-    with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with ExitStack() as stack:
+        pipe = subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True))
+        stack.callback(process.kill)
+        if cpu is not None:  # its own waking up would be in the client's time, not in its record
+            awake = [sys.executable, "-I", "-S", str(Path(load.__file__).with_name("awake.py"))]
+            spinning = stack.enter_context(subprocess.Popen([*awake, str(cpu), str(os.getpid())]))
+            stack.callback(spinning.kill)
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        process.kill()
 
 
 def own_record(url: str, count: int) -> NDArray[np.int64]:
@@ -77,7 +82,11 @@ def reset(url: str) -> None:
 
 
 async def drive(
-    load: LoadProcesses, url: str, open_loop: OpenLoop, offsets_ns: NDArray[np.int64], folder: Path
+    processes: LoadProcesses,
+    url: str,
+    open_loop: OpenLoop,
+    offsets_ns: NDArray[np.int64],
+    folder: Path,
 ) -> TrialResult:
     files = []
     for name, numbers in (("warmup", [-1] * 20), ("measured", range(len(offsets_ns)))):
@@ -85,7 +94,7 @@ async def drive(
             for number in numbers:
                 writer.append(b'{"n": %d}' % number if number >= 0 else b'{"w": 0}')
         files.append(BodyFile(folder / name))
-    return await load.drive(
+    return await processes.drive(
         TrialJob(
             url=f"{url}/v1/embeddings",
             bodies=files[1],
@@ -135,7 +144,7 @@ async def run(args: argparse.Namespace) -> list[str]:
     apart = len(cpus) > 1
     histograms = []
     print(HEADER, flush=True)
-    async with LoadProcesses(1, args.client, [cpus[-1]] if apart else None) as load:
+    async with LoadProcesses(1, args.client, [cpus[-1]] if apart else None) as processes:
         for kind in args.servers.split(","):
             with truth_server(kind, cpus[0] if apart else None) as url:
                 for rate in map(float, args.rates.split(",")):
@@ -143,7 +152,7 @@ async def run(args: argparse.Namespace) -> list[str]:
                     open_loop = OpenLoop(rate, args.arrival)
                     offsets_ns = intended_offsets_ns(open_loop, int(rate * args.seconds), 0)
                     with tempfile.TemporaryDirectory(prefix="embbench-truth-") as folder:
-                        result = await drive(load, url, open_loop, offsets_ns, Path(folder))
+                        result = await drive(processes, url, open_loop, offsets_ns, Path(folder))
                     samples, health = result.samples.measured, result.health
                     result.kept.close()
                     assert len(samples.ok) == len(samples), samples.error_counts()

@@ -12,6 +12,7 @@ import asyncio
 import heapq
 import os
 import re
+import socket
 import sys
 import threading
 from time import monotonic_ns
@@ -80,7 +81,7 @@ class Server:
         while self._due and self._due[0][0] <= monotonic_ns():
             _, _, number, arrival_ns, connection = heapq.heappop(self._due)
             self.log.append((number, arrival_ns, monotonic_ns()))
-            connection.transport.write(ANSWER)
+            connection.answer()
         if self._due:
             self._timer.arm(self._due[0][0])
 
@@ -94,6 +95,14 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._socket.close()
+
+    def answer(self) -> None:
+        """At once: the transport's own write waits for the loop's next turn."""
+        assert self._socket.send(ANSWER) == len(ANSWER)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
