@@ -107,6 +107,8 @@ class ShardJob:
     arena: str
     expected_response_bytes: int
     rows: Path
+    keep_awake: bool
+    """The core does not sleep, if the process has one of its own."""
     stalls: bool = True
     collect_garbage: bool = False
 

@@ -12,9 +12,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -28,7 +27,6 @@ from embbench.plan import ClosedLoop, OpenLoop
 _HEAD_START_NS = 30_000_000
 """From the word to go to the schedule's origin: time for all load processes to be waiting."""
 
-_AWAKE = str(Path(__file__).with_name("awake.py"))
 _ENDS_S = 2.0
 """A load process that has not ended so long after SIGTERM is killed."""
 
@@ -187,8 +185,7 @@ class LoadProcesses:
         arenas = [create_arena(f"embbench-{n}", job.arena_bytes // count) for n in range(count)]
         try:
             shards = self._shards(job, [path for _, path in arenas])
-            async with self._awake():
-                origin_ns, results = await self._drive(shards)
+            origin_ns, results = await self._drive(shards)
             return merge_trial(job, shards, results, arenas, origin_ns, self._client)
         except BaseException:
             for fd, _ in arenas:
@@ -196,28 +193,6 @@ class LoadProcesses:
                     os.close(fd)
             await self._stop()
             raise
-
-    @contextlib.asynccontextmanager
-    async def _awake(self) -> AsyncIterator[None]:
-        """The load processes' own cores do not sleep."""
-        cpus = self._cpus if self._cpus is not None and self._keep_awake else ()
-        spinning: list[asyncio.subprocess.Process] = []
-        try:
-            for cpu in cpus:
-                argv = (sys.executable, "-I", "-S", _AWAKE, str(cpu), str(os.getpid()))
-                null = asyncio.subprocess.DEVNULL  # where the idle class is forbidden, it ends
-                spinning.append(
-                    await asyncio.create_subprocess_exec(
-                        *argv, stdin=null, stdout=null, stderr=null, start_new_session=True
-                    )
-                )
-            yield
-        finally:
-            for process in spinning:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            for process in spinning:
-                await process.wait()
 
     async def _drive(self, shards: Sequence[ShardJob]) -> tuple[int, list[ShardResult]]:
         workers = self._workers[: len(shards)]
@@ -255,6 +230,7 @@ class LoadProcesses:
                 arena=arena,
                 expected_response_bytes=job.expected_response_bytes,
                 rows=job.work_dir / f"shard-{number}.rows",
+                keep_awake=self._keep_awake,
                 stalls=self._stalls,
                 collect_garbage=self._collect_garbage,
             )

@@ -28,6 +28,7 @@ import uvloop
 from embbench.bodies import BodyFile
 from embbench.errors import EmbbenchError
 from embbench.load.arena import Arena
+from embbench.load.awake import CoreKeptAwake
 from embbench.load.client import Client, open_client
 from embbench.load.drive import Requests, closed_loop, open_loop
 from embbench.load.job import Go, ShardJob, ShardResult
@@ -182,10 +183,13 @@ def _die_of(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     os._exit(1)
 
 
-def _run(job: ShardJob, channel: _Channel) -> ShardResult | None:
+def _run(job: ShardJob, channel: _Channel, cpu: int | None) -> ShardResult | None:
     shard = _Shard(job)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with (
+            CoreKeptAwake(cpu if job.keep_awake else None),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
             gc.collect()
             if not job.collect_garbage:
                 gc.freeze()
@@ -218,7 +222,7 @@ def main(control: int, lifeline: int, cpu: int | None) -> None:
     channel = _Channel(control)
     while (job := channel.receive()) is not None:
         try:
-            result = _run(job, channel)
+            result = _run(job, channel, cpu)
         except (EmbbenchError, OSError) as exc:
             channel.send(("failed", str(exc)))
             continue

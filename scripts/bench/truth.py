@@ -9,6 +9,10 @@ cores of their own. "own" is the server's own record of the same requests, from 
 be answered: the service time must agree. "truth" is what a client without any lag would have
 seen: the server's own time where requests do not wait for each other, and in the serial server,
 from intended start until about to be answered: the response time must agree.
+
+Where every 100th request takes 500 ms, the 99th percentile lies between the very slowest of the
+others and the first of these, and tells of one request more than of the client. It is shown and not
+judged; the p99 of the others and the p50 of these, by the server's record, are.
 """
 
 import argparse
@@ -108,17 +112,28 @@ async def drive(
 
 
 def judge(
-    kind: str, told: NDArray[np.float64], own: NDArray[np.float64],
+    kind: str, service: NDArray[np.float64], own: NDArray[np.float64],
     response: NDArray[np.float64], truth: NDArray[np.float64], rate_share: float, lag_p99_ms: float,
     rate: float,
 ) -> str:  # fmt: skip
-    """What is out of bounds, in ms."""
+    """What is out of bounds. Times of each request, in ms."""
     wrong = []
-    for p, t, o in zip(PERCENTILES, told, own, strict=True):
+    if kind == "stalled":
+        slow = own > 250
+        pairs = [("", 50, service, own), ("", 90, service, own)]
+        pairs += [
+            ("fast ", 99, service[~slow], own[~slow]),
+            ("slow ", 50, service[slow], own[slow]),
+        ]
+    else:
+        pairs = [("", p, service, own) for p in PERCENTILES]
+    for which, p, of, to in pairs:
+        t, o = np.percentile(of, p), np.percentile(to, p)
         if abs(t - o) > max(OWN_MS, OWN_SHARE * o):
-            wrong.append(f"p{p} {t - o:+.2f} ms")
-    if kind != "constant":  # of the constant one, truth and own are the same
-        for p, r, t in zip(PERCENTILES, response, truth, strict=True):
+            wrong.append(f"{which}p{p} {t - o:+.2f} ms")
+    if kind != "constant":  # there, truth and own are the same
+        for p in PERCENTILES if kind == "serial" else PERCENTILES[:2]:
+            r, t = np.percentile(response, p), np.percentile(truth, p)
             if abs(r - t) > max(OWN_MS, TRUTH_SHARE * t):
                 wrong.append(f"p{p} of response {r / t - 1:+.1%}")
     if abs(rate_share - 1) > 0.001:
@@ -160,16 +175,17 @@ async def run(args: argparse.Namespace) -> list[str]:
                     own_ns = record[:, 1] - record[:, 0]
                     queue_ns = record[:, 1] - health.origin_ns - offsets_ns
                     truth_ns = queue_ns if kind == "serial" else own_ns
-                    own, truth = (np.percentile(x, PERCENTILES) / 1e6 for x in (own_ns, truth_ns))
-                    told = np.percentile(samples.service_time_ns, PERCENTILES) / 1e6
-                    response = np.percentile(samples.response_time_ns, PERCENTILES) / 1e6
+                    times = [samples.service_time_ns, own_ns, samples.response_time_ns, truth_ns]
+                    service, own, response, truth = (ns / 1e6 for ns in times)
                     lag = np.percentile(samples.send_lag_ns, (50, 99, 100)) / 1e6
                     assert health.planned_rps is not None
                     share = health.achieved_rps / health.planned_rps
-                    within = judge(kind, told, own, response, truth, share, lag[1], rate)
+                    within = judge(kind, service, own, response, truth, share, lag[1], rate)
                     cells = " | ".join(
                         f"{t:.2f} / {o:.2f}; {r:.2f} / {i:.2f}"
-                        for t, o, r, i in zip(told, own, response, truth, strict=True)
+                        for t, o, r, i in np.percentile(
+                            [service, own, response, truth], PERCENTILES, axis=1
+                        )
                     )
                     print(
                         f"| {KINDS[kind]} | {rate:g} | {len(samples)} | {health.achieved_rps:.2f} "
