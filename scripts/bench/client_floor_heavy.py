@@ -42,7 +42,7 @@ with open(sys.argv[1]) as file:
 
 def vllm_bench(task: Task) -> Reading:
     """`vllm bench serve` with its embeddings back-end; its clock includes encoding the request."""
-    count = max(80, min(2000, int(300e6 / task.response_bytes)))  # it has no limit on time
+    count = max(80, min(2000, int(1.2e9 / task.response_bytes)))  # it has no limit on time
     with tempfile.TemporaryDirectory() as name:
         options = {
             "--backend": "openai-embeddings",

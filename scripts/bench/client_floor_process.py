@@ -93,15 +93,20 @@ def run_tool(
         try:
             samples = _wait(process, sampled)
         except subprocess.TimeoutExpired:
-            raise ToolError(f"no end after {LIMIT_S:.0f} s") from None
+            words = f"{_read(out)}\n{_read(err)}".strip().rpartition("\n")[2] or "none"
+            raise ToolError(f"no end after {LIMIT_S:.0f} s; its last words: {words}") from None
         finally:
             _end_session(process)
-        said = out.read_text(errors="replace")
+        said = _read(out)
         if process.returncode:
-            raise ToolError(_reason(process.returncode, said + err.read_text(errors="replace")))
+            raise ToolError(_reason(process.returncode, f"{said}\n{_read(err)}"))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Ran(said, cpu_s, samples)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(errors="replace")
 
 
 def _wait(process: subprocess.Popen[bytes], sampled: bool) -> tuple[tuple[float, float], ...]:
