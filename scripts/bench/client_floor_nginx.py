@@ -1,6 +1,7 @@
 """nginx as a canned server: a process and a folder of its own, gone when the block ends.
 
-Each body is a file; a POST to it is answered at once from the page cache.
+Each body is a file; a POST to it is answered at once from the page cache. Its core is kept awake:
+waking it up would be in the sending tool's time.
 """
 
 import shutil
@@ -11,6 +12,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from embbench.load.awake import CoreKeptAwake
 
 CONFIG = """
 daemon off;
@@ -74,7 +77,8 @@ def canned_nginx(bodies: Mapping[str, bytes], cpu: int | None) -> Iterator[str]:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                     break
                 time.sleep(0.02)
-            yield f"http://127.0.0.1:{port}"
+            with CoreKeptAwake(cpu):
+                yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
             process.wait()
