@@ -71,13 +71,12 @@ async def _drive_null_server(config: RunConfig, plan: Plan, load: LoadProcesses)
 def load_processes(config: RunConfig) -> LoadProcesses:
     """The load processes of a run, on cores of their own if the config says so."""
     generator, pinned = config.generator, pinning(config.generator)
-    return LoadProcesses(
-        generator.processes,
-        generator.client,
-        pinned.load if pinned else None,
-        # Where CPU time is rationed, a core that does not sleep uses up the servers' share.
-        keep_awake=generator.keep_awake and cgroup_cpus() is None,
-    )
+    if pinned is None:
+        return LoadProcesses(generator.processes, generator.client)
+    # A core that does not sleep takes from the servers where they run on its sibling, and where
+    # CPU time is rationed.
+    keep_awake = generator.keep_awake and pinned.apart(physical_cores()) and cgroup_cpus() is None
+    return LoadProcesses(generator.processes, generator.client, pinned.load, keep_awake=keep_awake)
 
 
 def pinning(generator: Generator) -> Pinning | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embbench.doctor import Machine, examine, judge, physical_cores, propose_pinning
+from embbench.doctor import Machine, Pinning, examine, judge, physical_cores, propose_pinning
 from embbench.doctor.machine import stale_segments
 from embbench.gpu import Gpu, GpuReading
 from embbench.reference.segments import prefix_of
@@ -123,6 +123,14 @@ def test_load_processes_get_cores_of_their_own(
     pinning = propose_pinning(cpus, load_processes, cores)
     assert pinning is not None
     assert (pinning.load, pinning.server) == (load, server)
+    assert pinning.apart(cores or {})
+
+
+def test_siblings_are_not_apart() -> None:
+    smt = {4: 0, 5: 1, 6: 2, 7: 3}
+    assert not Pinning(load=(7,), server=(0, 1, 2, 3)).apart(smt)
+    assert not Pinning(load=(3,), server=(6, 7)).apart(smt)
+    assert Pinning(load=(3, 7), server=(0, 1, 2, 4, 5, 6)).apart(smt)
 
 
 def test_too_few_cores_are_not_shared_out() -> None:

@@ -20,6 +20,11 @@ class Pinning:
     load: tuple[int, ...]
     server: tuple[int, ...]
 
+    def apart(self, cores: Mapping[int, int]) -> bool:
+        """No server CPU is a sibling of a load process's: ``cores`` as in `propose_pinning`."""
+        load = {cores.get(cpu, cpu) for cpu in self.load}
+        return load.isdisjoint(cores.get(cpu, cpu) for cpu in self.server)
+
     def __str__(self) -> str:
         return f"load processes on {as_ranges(self.load)}, servers on {as_ranges(self.server)}"
 
