@@ -1,11 +1,15 @@
 """Shared fixtures: free ports and the scripted server. Property tests have no deadline."""
 
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 from hypothesis import settings
 from scripted_server import ScriptedServer
+
+# A shell that starts the tests in its background has them ignore Ctrl-C, and what they start too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("embbench", deadline=None)  # shared machines pause at will
 settings.load_profile("embbench")
