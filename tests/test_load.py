@@ -345,6 +345,8 @@ async def test_a_pinned_core_is_kept_awake_in_a_trial_only(keep_awake: bool, job
         await until(lambda: len(server.requests) > 10)
         spinning = spinning_on(cpu)
         assert len(spinning) == keep_awake
+        # what tells the conductor that a load process has ended is held by that process alone
+        assert all(process.num_fds() == 3 for process in spinning)
         spent = [process.cpu_times().user for process in spinning]
         result = await trial
         assert len(result.samples.measured.ok) == 40

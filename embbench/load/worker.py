@@ -216,6 +216,8 @@ def main(control: int, lifeline: int, cpu: int | None) -> None:
     """Serve jobs until the conductor is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the conductor decides when a trial ends
     logging.disable()
+    for fd in (control, lifeline):
+        os.set_inheritable(fd, False)  # a child that held them would hide this process's end
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
     threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
