@@ -56,6 +56,27 @@ class TimedClient:
         pass
 
 
+class TogetherClient(TimedClient):
+    """Answers all that is in flight at once, every 5 ms: many come in one turn of the loop."""
+
+    def __init__(self) -> None:
+        super().__init__(5 * MS)
+        self.batches: list[int] = []
+        self._waiting: list[Exchange] = []
+
+    def send(self, exchange: Exchange, message: bytes) -> None:
+        exchange.start_ns = exchange.end_ns = monotonic_ns()
+        self.sent.append((exchange, message))
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(0.005, self._answer)
+        self._waiting.append(exchange)
+
+    def _answer(self) -> None:
+        answered, self._waiting = self._waiting, []
+        self.batches.append(len(answered))
+        self.done(answered)
+
+
 @pytest.fixture
 def bodies(tmp_path: Path) -> Callable[[int], BodyFile]:
     def make(count: int) -> BodyFile:
@@ -254,3 +275,21 @@ def test_a_stall_of_the_loop_is_noted_with_its_time() -> None:
         assert end_ns - 3 * MS <= at_ns + length_ns <= end_ns + 15 * MS
 
     run(main())
+
+
+def test_each_of_many_answers_lets_its_client_go_on(bodies: Callable[[int], BodyFile]) -> None:
+    async def closed() -> None:
+        client, done = TogetherClient(), list[Exchange]()
+        await closed_loop(client, [everything(client, bodies(18))], 4, done.append)
+        assert client.batches == [4, 4, 4, 4, 2]
+        assert [exchange.seq for exchange in done] == list(range(18))
+
+    async def capped() -> None:
+        client, done = TogetherClient(), list[Exchange]()
+        due_ns = [monotonic_ns()] * 10
+        await open_loop(client, everything(client, bodies(10)), due_ns, done.append, 4)
+        assert client.batches == [4, 4, 2]
+        assert [exchange.seq for exchange in done] == list(range(10))
+
+    run(closed())
+    run(capped())
