@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from embbench.bodies import BodyFile, BodyFileWriter
-from embbench.config import ReferenceTarget
+from embbench.config.plan import ClosedLoop
+from embbench.config.schema import ReferenceTarget
 from embbench.inputs import encode_body
 from embbench.load.job import TrialJob
 from embbench.load.processes import LoadProcesses
-from embbench.plan import ClosedLoop
+from embbench.load.request_bodies import BodyFile, BodyFileWriter
 from embbench.targets.bring_up import bring_up
 from embbench.targets.recipe import Context
 

@@ -9,9 +9,9 @@ import sys
 
 import typer
 
-from embbench import __version__
 from embbench.cli import inspecting, reading, running, serving
 from embbench.errors import EmbbenchError
+from embbench.version import __version__
 
 app = typer.Typer(
     name="embbench",

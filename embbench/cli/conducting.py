@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embbench import __version__
 from embbench.cli.progress import Progress
 from embbench.errors import EmbbenchError, RunError
+from embbench.version import __version__
 
 if TYPE_CHECKING:
-    from embbench.config import RunConfig
-    from embbench.plan import Plan
-    from embbench.rundir import Run, RunWriter
+    from embbench.config.plan import Plan
+    from embbench.config.schema import RunConfig
+    from embbench.results.rundir import Run, RunWriter
 
 EXIT_INVALID = 3
 EXIT_INTERRUPTED = 130
@@ -23,11 +23,11 @@ EXIT_INTERRUPTED = 130
 
 def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int:
     """Run ``config`` into a new run directory; print its report; return the exit code."""
-    from embbench.cli.running import outlook_lines
-    from embbench.loadsetup import check_feasible
-    from embbench.metadata import environment_metadata
-    from embbench.planning import build_plan
-    from embbench.rundir import RunWriter
+    from embbench.cli.plan_text import outlook_lines
+    from embbench.config.grid import build_plan
+    from embbench.machine.metadata import environment_metadata
+    from embbench.results.rundir import RunWriter
+    from embbench.run.load_setup import check_feasible
 
     plan = build_plan(config)
     check_feasible(config, plan)
@@ -60,9 +60,9 @@ def conduct(config: "RunConfig", *, chosen_line: str | None, quiet: bool) -> int
 
 def continue_run(folder: Path, *, quiet: bool) -> int:
     """Complete an interrupted run from the config that it was started with."""
-    from embbench.configfile import resolve
-    from embbench.planning import build_plan
-    from embbench.rundir import RunWriter
+    from embbench.config.files import resolve
+    from embbench.config.grid import build_plan
+    from embbench.results.rundir import RunWriter
 
     writer, run = RunWriter.reopen(folder)
     if run.meta["kind"] != "run":
@@ -77,8 +77,8 @@ def _run(
     config: "RunConfig", plan: "Plan", writer: "RunWriter", run: "Run | None", progress: Progress
 ) -> int:
     """Conduct, and whatever happens, leave a report of what there is."""
-    from embbench.rundir import read_run
-    from embbench.sweep import run_sweep
+    from embbench.results.rundir import load_run
+    from embbench.run.sweep import run_sweep
 
     failure: EmbbenchError | None = None
     interrupted = False
@@ -90,7 +90,7 @@ def _run(
         failure = exc
     status = "interrupted" if interrupted else "failed" if failure else "complete"
     writer.update(status=status, ended_at=datetime.now(UTC).isoformat(timespec="seconds"))
-    valid = _report(read_run(writer.folder), writer)
+    valid = _report(load_run(writer.folder), writer)
     progress.say(f"{status}: {writer.folder}")
     if interrupted:
         progress.say(f"the rest: embbench sweep --resume {writer.folder}")
@@ -111,7 +111,7 @@ async def _obeying_sigterm(work: Coroutine[object, object, None]) -> None:
 def _report(run: "Run", writer: "RunWriter") -> bool:
     """Write the report and the matrices beside the samples, print it; are all cells VALID?"""
     from embbench.report import matrix_csv, to_markdown
-    from embbench.reviewing import review
+    from embbench.report.review import review
 
     report = review(run)
     text = to_markdown(report)

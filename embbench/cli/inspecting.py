@@ -15,8 +15,8 @@ from embbench.cli.options import RunOptions, build_config, takes_run_options
 from embbench.errors import ConfigError, TargetError
 
 if TYPE_CHECKING:
-    from embbench.config import ExternalTarget, RunConfig
-    from embbench.gate import GateResult
+    from embbench.config.schema import ExternalTarget, RunConfig
+    from embbench.payload.gate import GateResult
 
 EXIT_FAILED = 3
 API_KEY_VARIABLE = "EMBBENCH_API_KEY"
@@ -72,7 +72,7 @@ def verify(
 
 
 def _external(url: str, config: "RunConfig", unnormalised: bool) -> "ExternalTarget":
-    from embbench.config import ExternalTarget
+    from embbench.config.schema import ExternalTarget
 
     return ExternalTarget(
         url=url,
@@ -84,8 +84,8 @@ def _external(url: str, config: "RunConfig", unnormalised: bool) -> "ExternalTar
 
 
 async def _verify(config: "RunConfig", target: str) -> "GateResult":
-    from embbench.gate.standalone import verify_endpoint
-    from embbench.sweep import gate_plan, tokenizer_folder
+    from embbench.payload.gate.standalone import verify_endpoint
+    from embbench.run.sweep import gate_plan, tokenizer_folder
     from embbench.targets.bring_up import bring_up
     from embbench.targets.recipe import Context
 
@@ -107,7 +107,7 @@ async def _verify(config: "RunConfig", target: str) -> "GateResult":
 
 
 def _print_gate(result: "GateResult") -> None:
-    from embbench.gate.standalone import table
+    from embbench.payload.gate.standalone import table
 
     rows = table(result)
     width = max(len(check) for check, _, _ in rows)
@@ -148,8 +148,8 @@ def doctor(
 @takes_run_options
 def calibrate(*, options: RunOptions, as_json: AsJson = False) -> None:
     """Measure the client itself on this machine: its floor, its ceiling, and how it keeps time."""
-    from embbench.loadsetup import calibrate_generator
-    from embbench.planning import build_plan
+    from embbench.config.grid import build_plan
+    from embbench.run.load_setup import calibrate_generator
 
     config, _ = build_config(options)
     found = asyncio.run(calibrate_generator(config, build_plan(config)))

@@ -1,6 +1,6 @@
 """Options that several verbs share, and how they become a config.
 
-An option left out is None and changes nothing: defaults live in `embbench.config` alone.
+An option left out is None and changes nothing: defaults live in `embbench.config.schema` alone.
 """
 
 import functools
@@ -14,7 +14,7 @@ import typer
 from embbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from embbench.config import RunConfig
+    from embbench.config.schema import RunConfig
 
 CONFIG_HELP = (
     "A YAML file, or the name of a ready-made config (see configs/). Without it embbench takes the "
@@ -183,7 +183,7 @@ def numbers(option: str, text: str, kind: type[int] | type[float]) -> list[Any]:
 
 def build_config(options: RunOptions) -> "tuple[RunConfig, str | None]":
     """The resolved config, and the line that says what embbench chose, if it had to choose."""
-    from embbench.configfile import DEFAULT, read_config
+    from embbench.config.files import DEFAULT, read_config
 
     chosen: str | None = None
     overrides = _overrides(options)
@@ -208,8 +208,8 @@ def _with_trials(config: "RunConfig") -> "RunConfig":
     """As many trials as are of use and fit into the time, where the config leaves it open."""
     if config.trials is not None:
         return config
-    from embbench.planning import build_plan, estimate_s
-    from embbench.power import trials_that_fit
+    from embbench.analysis.power import trials_that_fit
+    from embbench.config.grid import build_plan, estimate_s
 
     round_s = estimate_s(config, build_plan(config))
     trials = trials_that_fit(round_s, 60 * config.time_budget_min)

@@ -42,7 +42,7 @@ def _shown(parameter: Any) -> str:
 
 def config_page() -> str:
     """Every key of a config with its type and default, as Markdown."""
-    from embbench.config import RunConfig, TargetConfig
+    from embbench.config.schema import RunConfig, TargetConfig
 
     lines = [_HEAD, "# Config keys\n"]
     lines.append(

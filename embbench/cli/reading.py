@@ -35,21 +35,21 @@ def report(
 ) -> None:
     """Print the matrices, findings and verdicts of a run."""
     from embbench.report import FORMATS, to_html
-    from embbench.reviewing import review
-    from embbench.rundir import read_run
+    from embbench.report.review import review
+    from embbench.results.rundir import load_run
 
     _check_format(output_format, FORMATS)
-    run = read_run(folder)
+    run = load_run(folder)
     summary = review(run)
     if output_format == "html" and run.trials:
-        from embbench.plots import figures as draw
+        from embbench.report.plots import figures as draw
 
         text = to_html(summary, draw(run, summary))
     else:
         text = FORMATS[output_format](summary)
     _write(text, output)
     if figures is not None:
-        from embbench.plots import save_figures
+        from embbench.report.plots import save_figures
 
         for path in save_figures(run, figures):
             print(f"embbench: {path}", file=sys.stderr)
@@ -89,41 +89,24 @@ def compare(
     output: OutputFile = None,
 ) -> None:
     """Say what got faster or slower: between the targets of a run, or between two runs."""
-    from embbench.comparing import compare_between, compare_within
-    from embbench.gating import evaluate, parse_rules
+    from embbench.analysis.gates import evaluate, parse_rules
+    from embbench.report.compare_runs import compare as judge
     from embbench.report.comparison import COMPARISON_FORMATS
-    from embbench.rundir import read_run
+    from embbench.results.rundir import load_run
 
     _check_format(output_format, COMPARISON_FORMATS)
     rules = parse_rules(fail_on) if fail_on is not None else ()
     if min_effect is not None and not 0 <= min_effect < 100:
         raise ConfigError(f"--min-effect {min_effect:g}: give percent, from 0 to below 100")
     effect = None if min_effect is None else min_effect / 100
-    runs = [read_run(folder) for folder in folders]
-    match runs:
-        case [run]:
-            if allow:
-                raise ConfigError("--allow is for two runs; one run has one host")
-            found = compare_within(run, base=base, candidate=candidate, min_effect=effect)
-        case [old, new]:
-            pairs = _pair(base, candidate)
-            found = compare_between(old, new, allow=allow or (), targets=pairs, min_effect=effect)
-        case _:
-            raise ConfigError(f"compare takes one run or two, not {len(runs)}")
+    runs = [load_run(folder) for folder in folders]
+    if len(runs) > 2:
+        raise ConfigError(f"compare takes one run or two, not {len(runs)}")
+    found = judge(*runs, base=base, candidate=candidate, allow=allow or (), min_effect=effect)
     gate = evaluate(rules, found.comparisons)
     _write(COMPARISON_FORMATS[output_format](runs, found, gate), output)
     if gate.broken:
         raise typer.Exit(EXIT_GATE)
-
-
-def _pair(base: str | None, candidate: str | None) -> dict[str, str] | None:
-    if base is None and candidate is None:
-        return None
-    one = base or candidate
-    other = candidate or base
-    assert one is not None
-    assert other is not None
-    return {one: other}
 
 
 def _check_format(name: str, known: object) -> None:

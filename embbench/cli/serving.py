@@ -12,7 +12,7 @@ from embbench.cli.options import RunOptions, build_config, takes_run_options
 from embbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from embbench.config import RunConfig
+    from embbench.config.schema import RunConfig
 
 
 def register(app: typer.Typer) -> None:

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from embbench.doctor.machine import Machine
 from embbench.doctor.pinning import propose_pinning
-from embbench.gpu import throttle_reasons
-from embbench.metadata import as_ranges, gib
+from embbench.machine.gpu import throttle_reasons
+from embbench.machine.metadata import as_ranges, gib
 
 Status = Literal["ok", "warn", "fail"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from embbench.doctor.pinning import physical_cores
 from embbench.errors import ConfigError
-from embbench.gpu import Gpu, GpuReading, gpus, read_gpus
-from embbench.metadata import (
+from embbench.machine.gpu import Gpu, GpuReading, gpus, read_gpus
+from embbench.machine.metadata import (
     cgroup_cpus,
     cgroup_memory,
     governor,
@@ -30,9 +30,9 @@ from embbench.metadata import (
     shm_free,
     turbo,
 )
+from embbench.machine.supervisor import stat_fields
 from embbench.targets.environment import VARIABLE, ServerEnvironment, look, server_python
 from embbench.targets.ports import LOOPBACK, candidate_ports, ephemeral_range
-from embbench.targets.supervisor import stat_fields
 
 _IMPORT_NAMES = {
     "nvidia-ml-py": "pynvml",
@@ -208,7 +208,7 @@ def _other_runs() -> tuple[int, ...]:
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or []
-        if any(word.endswith("embbench/targets/supervisor.py") for word in words):
+        if any(word.endswith("embbench/machine/supervisor.py") for word in words):
             found.append(process.info["pid"])
     return tuple(found)
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from embbench.metadata import as_ranges, read_text
+from embbench.machine.metadata import as_ranges, read_text
 
 _CPU = Path("/sys/devices/system/cpu")
 

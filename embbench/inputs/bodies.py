@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import orjson
 
+from embbench.config.plan import Plan, Work
 from embbench.inputs.texts import Demand, TextSource
-from embbench.plan import Plan, Work
-from embbench.samples import MEASURED, WARMUP
+from embbench.results.samples import MEASURED, WARMUP
 
 _BLOCK_TEXTS = 4096
 

@@ -28,7 +28,7 @@ from embbench.load.client import (
     tls_context,
 )
 from embbench.load.heads import NO_HEAD, Head
-from embbench.samples import CHUNKED, GZIP
+from embbench.results.samples import CHUNKED, GZIP
 
 
 def _tracing() -> aiohttp.TraceConfig:

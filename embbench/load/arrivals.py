@@ -10,8 +10,8 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from embbench.config.plan import OpenLoop
 from embbench.errors import ConfigError
-from embbench.plan import OpenLoop
 
 
 def intended_offsets_ns(load: OpenLoop, count: int, seed: int) -> NDArray[np.int64]:

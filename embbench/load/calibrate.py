@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from embbench.bodies import BodyFile, BodyFileWriter
+from embbench.config.plan import ClosedLoop, Encoding, OpenLoop
 from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.job import TrialJob, TrialResult
 from embbench.load.nullserver import null_server
 from embbench.load.processes import LoadProcesses
-from embbench.plan import ClosedLoop, Encoding, OpenLoop
+from embbench.load.request_bodies import BodyFile, BodyFileWriter
 
 _ARENA_BYTES = 256 << 20
 _FEWEST, _MOST = 50, 20_000

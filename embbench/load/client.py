@@ -7,13 +7,12 @@ request is a filled-in `Exchange`; an exception out of a client is a bug.
 
 import errno
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, assert_never
+from typing import Final, Literal, Protocol
 from urllib.parse import unquote, urlsplit
 
 from embbench.errors import LoadError
-from embbench.load.arena import Arena
 from embbench.load.heads import NO_HEAD
 
 ClientName = Literal["buffered", "aiohttp"]
@@ -201,16 +200,3 @@ def connect_error(exc: BaseException) -> str:
     if isinstance(exc, OSError) and exc.errno in _CLIENT_LIMITS:
         return "client-exhausted"
     return "connect-failed"
-
-
-async def open_client(name: ClientName, options: ClientOptions, arena: Arena) -> Client:
-    """The client of that name. Raises `LoadError` if the URL or a header cannot be used."""
-    opener: Callable[[ClientOptions, Arena], Awaitable[Client]]
-    match name:
-        case "buffered":
-            from embbench.load.buffered import open_buffered as opener
-        case "aiohttp":
-            from embbench.load.aio import open_aiohttp as opener
-        case _:
-            assert_never(name)
-    return await opener(options, arena)

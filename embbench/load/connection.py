@@ -15,7 +15,7 @@ from embbench.load.arena import HEAD_ROOM, PAD, Arena
 from embbench.load.client import IDLE_LIMIT_S, MAX_HEAD_BYTES, Exchange, status_error
 from embbench.load.heads import BadHttpError, Chunks, Head, Heads
 from embbench.load.rest import Rest
-from embbench.samples import CHUNKED
+from embbench.results.samples import CHUNKED
 
 _IDLE_LIMIT_NS: Final = int(IDLE_LIMIT_S * 1e9)
 

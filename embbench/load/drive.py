@@ -12,8 +12,8 @@ from itertools import chain, islice
 from time import monotonic_ns
 from typing import Final
 
-from embbench.bodies import BodyFile
 from embbench.load.client import Client, Exchange
+from embbench.load.request_bodies import BodyFile
 from embbench.load.timers import Timer
 
 Record = Callable[[Exchange], None]

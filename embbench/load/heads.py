@@ -11,7 +11,7 @@ from typing import Final
 
 import httptools
 
-from embbench.samples import CHUNKED, GZIP
+from embbench.results.samples import CHUNKED, GZIP
 
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,15})\r\n")
 _HEAD_END: Final = b"\r\n\r\n"

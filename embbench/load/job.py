@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embbench.bodies import BodyFile, KeptBodies
+from embbench.config.plan import ClosedLoop, OpenLoop
 from embbench.load.client import ClientName, ClientOptions
-from embbench.plan import ClosedLoop, OpenLoop
-from embbench.samples import Samples
+from embbench.load.kept_bodies import KeptBodies
+from embbench.load.request_bodies import BodyFile
+from embbench.results.samples import Samples
 
 
 @dataclass(frozen=True, slots=True)

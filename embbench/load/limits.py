@@ -5,10 +5,10 @@ In: the health of a trial, the calibration of a run. Out: `Finding`s.
 
 from dataclasses import dataclass, replace
 
+from embbench.config.plan import ClosedLoop, OpenLoop, Work
 from embbench.findings import Finding
 from embbench.load.calibrate import Calibration
 from embbench.load.job import LoadHealth
-from embbench.plan import ClosedLoop, OpenLoop, Work
 
 RATE_TOLERANCE_SHARE = 0.01
 """An open loop that missed its rate by more did not offer the load that was asked for."""

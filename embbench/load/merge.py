@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embbench.bodies import KEPT, KeptBodies
+from embbench.config.plan import OpenLoop
 from embbench.errors import LoadError
 from embbench.load.client import ClientName
 from embbench.load.job import LoadHealth, ShardJob, ShardResult, TrialJob, TrialResult
+from embbench.load.kept_bodies import KEPT, KeptBodies
 from embbench.load.recorder import RAW
-from embbench.ondisk import let_go, rows_on_disk
-from embbench.plan import OpenLoop
-from embbench.samples import GZIP, MEASURED, RECORD, Samples, joined
+from embbench.results.ondisk import let_go, rows_on_disk
+from embbench.results.samples import GZIP, MEASURED, RECORD, Samples, joined
 
 _ROWS_A_READ = 16_384
 

@@ -21,8 +21,8 @@ from typing import Any, get_args
 import numpy as np
 import uvloop
 
+from embbench.config.plan import Encoding
 from embbench.errors import LoadError
-from embbench.plan import Encoding
 
 
 def canned_body(batch: int, encoding: Encoding, dimension: int, *, shortest: bool = False) -> bytes:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import IO, Any, Self
 
-from embbench.bodies import create_arena
+from embbench.config.plan import ClosedLoop, OpenLoop
 from embbench.errors import LoadError
 from embbench.load.client import ClientName, ClientOptions
 from embbench.load.job import Go, ShardJob, ShardResult, TrialJob, TrialResult
+from embbench.load.kept_bodies import create_arena
 from embbench.load.merge import merge_trial
-from embbench.plan import ClosedLoop, OpenLoop
 
 _HEAD_START_NS = 30_000_000
 """From the word to go to the schedule's origin: time for all load processes to be waiting."""

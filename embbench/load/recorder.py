@@ -13,7 +13,7 @@ import numpy as np
 
 from embbench.load.client import Exchange
 from embbench.load.heads import NO_HEAD
-from embbench.samples import RECORD
+from embbench.results.samples import RECORD
 
 RAW: Final = np.dtype([("record", RECORD), ("kept_at", "<i8"), ("content_type", "<i2")])
 """A row of the raw file: ``kept_at`` is the body's place in the shard's arena, -1 if it was not

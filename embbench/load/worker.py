@@ -25,17 +25,18 @@ from typing import Any
 
 import uvloop
 
-from embbench.bodies import BodyFile
+from embbench.config.plan import OpenLoop
 from embbench.errors import EmbbenchError
 from embbench.load.arena import Arena
 from embbench.load.awake import CoreKeptAwake
-from embbench.load.client import Client, open_client
+from embbench.load.client import Client
 from embbench.load.drive import Requests, closed_loop, open_loop
 from embbench.load.job import Go, ShardJob, ShardResult
+from embbench.load.open_client import open_client
 from embbench.load.recorder import Recorder
+from embbench.load.request_bodies import BodyFile
 from embbench.load.timers import StallRecorder
-from embbench.plan import OpenLoop
-from embbench.samples import MEASURED, WARMUP
+from embbench.results.samples import MEASURED, WARMUP
 
 _LENGTH = struct.Struct("<Q")
 

@@ -6,26 +6,21 @@ unserialised, and the token counts. Engines that compute in one blocking call ar
 """
 
 import asyncio
-import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol, TypeAlias, assert_never
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embbench.errors import EmbbenchError
 from embbench.reference.api import Input, RequestError
 from embbench.reference.options import ServeOptions
 
 Floats: TypeAlias = NDArray[np.float32]
-
-log = logging.getLogger("embbench.engine")
 
 
 class Vector(Protocol):
@@ -148,36 +143,3 @@ def check_ids(position: int, ids: Sequence[int], vocabulary: int) -> None:
         raise RequestError(
             400, f"input {position} has a token id outside 0 to {vocabulary - 1}", param="input"
         )
-
-
-def load_engine(options: ServeOptions) -> Engine:
-    """Load the engine that the options name; blocks until it can compute. Raises EmbbenchError."""
-    start_ns = time.perf_counter_ns()
-    try:
-        engine = _load(options)
-    except ModuleNotFoundError as error:
-        raise EmbbenchError(
-            f"the {options.engine} engine needs '{error.name}', which {sys.executable} does not "
-            f"have; install embbench[{options.engine}] there"
-        ) from None
-    seconds = (time.perf_counter_ns() - start_ns) / 1e9
-    log.info("%s engine in %.1f s: %s", options.engine, seconds, engine.facts)
-    return engine
-
-
-def _load(options: ServeOptions) -> Engine:
-    match options.engine:
-        case "numpy":
-            from embbench.reference.engine_numpy import NumpyModel
-
-            return ThreadedEngine(NumpyModel(options), options)
-        case "torch":
-            from embbench.reference.engine_torch import TorchModel
-
-            return ThreadedEngine(TorchModel(options), options)
-        case "vllm":
-            from embbench.reference.engine_vllm import VllmEngine
-
-            return VllmEngine(options)
-        case _:
-            assert_never(options.engine)

@@ -125,7 +125,7 @@ def _run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def _serve_one(options: ServeOptions, listener: socket.socket) -> None:
     from embbench.reference.backend import LocalBackend
-    from embbench.reference.engine import load_engine
+    from embbench.reference.load_engine import load_engine
     from embbench.reference.metrics import Metrics
 
     engine = load_engine(options)

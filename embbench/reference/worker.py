@@ -20,8 +20,9 @@ from typing import Any
 from embbench.errors import TargetError
 from embbench.reference import hop, segments
 from embbench.reference.api import RequestError
-from embbench.reference.engine import Engine, load_engine
+from embbench.reference.engine import Engine
 from embbench.reference.frontend import Link
+from embbench.reference.load_engine import load_engine
 from embbench.reference.options import Hop, ServeOptions
 
 log = logging.getLogger("embbench.worker")

@@ -7,14 +7,14 @@ trial at a time.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from embbench.batches import sample_batches
-from embbench.compare import Comparison
+from embbench.analysis.percentiles import PERCENTILES, Percentile, requests_to_close
+from embbench.analysis.summary import CellSummary, Time, TrialSummary, cell_summary, trial_summary
+from embbench.analysis.verdicts import Comparison
 from embbench.findings import Finding
 from embbench.report.model import Cell, Driven, Figure, Report, State, Wire
 from embbench.report.units import CellName, ms
-from embbench.rundir import PublishedValue, Run, TrialRecord
-from embbench.stats import PERCENTILES, Percentile, requests_to_close
-from embbench.summary import CellSummary, Time, TrialSummary, cell_summary, trial_summary
+from embbench.results.pieces import sample_batches
+from embbench.results.rundir import PublishedValue, Run, TrialRecord
 
 _COLUMNS = (
     *("intended_start_ns", "start_ns", "end_ns", "error", "phase"),

@@ -8,16 +8,16 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from embbench.compare import Comparison
-from embbench.gating import Gate
+from embbench.analysis.gates import Gate
+from embbench.analysis.verdicts import Comparison
 from embbench.report import html, markdown
 from embbench.report.blocks import Block, Details, Heading, Listing, Text
 from embbench.report.tabular import csv_text, finite
 from embbench.report.verdicts import counts, refusals, table
-from embbench.rundir import Run
+from embbench.results.rundir import Run
 
 if TYPE_CHECKING:
-    from embbench.comparing import Compared
+    from embbench.report.compare_runs import Compared
 
 SCHEMA_VERSION = 1
 

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from embbench.knee import Knee, find_knee
+from embbench.analysis.knee import Knee, find_knee
 from embbench.report.blocks import Block, Heading, Table, Text
 from embbench.report.model import Cell, Report
 from embbench.report.units import NOTHING, ms

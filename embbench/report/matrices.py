@@ -2,12 +2,12 @@
 
 import math
 
-from embbench.likeness import TOLD_FROM
+from embbench.analysis.likeness import TOLD_FROM
+from embbench.analysis.percentiles import requests_to_close
+from embbench.analysis.summary import Time
 from embbench.report.blocks import Block, Listing, Table, Text
 from embbench.report.model import Cell, Report
 from embbench.report.units import NOTHING, CellName, amount, count, ms, ratio
-from embbench.stats import requests_to_close
-from embbench.summary import Time
 
 OPEN = "†"
 """The mark of a percentile that n cannot carry."""

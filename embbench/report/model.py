@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from embbench.compare import Comparison
+from embbench.analysis.percentiles import Percentile
+from embbench.analysis.summary import CellSummary, Time
+from embbench.analysis.verdicts import Comparison
 from embbench.findings import Finding
 from embbench.report.units import CellName
-from embbench.stats import Percentile
-from embbench.summary import CellSummary, Time
 
 State = Literal["VALID", "INVALID", "not run", "published"]
 

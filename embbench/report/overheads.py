@@ -2,12 +2,12 @@
 
 from collections import Counter
 
-from embbench.overhead import GapClosed, gap_closed, overhead
+from embbench.analysis.overhead import GapClosed, gap_closed, overhead
+from embbench.analysis.percentiles import Percentile
 from embbench.report.blocks import Block, Details, Table, Text
 from embbench.report.matrices import place, place_header
 from embbench.report.model import Report
 from embbench.report.units import NOTHING, ms
-from embbench.stats import Percentile
 
 
 def overheads(report: Report) -> tuple[Block, ...]:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from embbench.analysis.summary import Time
 from embbench.report.blocks import Block, Details, Heading, Table, Text
 from embbench.report.model import Cell, Driven, Report
 from embbench.report.units import NOTHING, count, ms, share
-from embbench.summary import Time
 
 _ALIKE = "="
 _UNLIKE = "≠"

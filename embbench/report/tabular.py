@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from embbench.analysis.summary import Time
 from embbench.report.model import Cell, Report
 from embbench.report.units import CellName
-from embbench.summary import Time
 
 SCHEMA_VERSION = 1
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from embbench.compare import Comparison
+from embbench.analysis.verdicts import Comparison
 from embbench.report.blocks import Block, Details, Heading, Listing, Table, Text
 from embbench.report.model import Report
 from embbench.report.units import NOTHING, CellName, ratio

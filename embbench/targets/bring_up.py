@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from embbench import gpu
-from embbench.config import TargetConfig
+from embbench.config.schema import TargetConfig
 from embbench.errors import TargetError
 from embbench.findings import Finding
+from embbench.machine import gpu
 from embbench.targets import command, dynamo, external, reference, vllm
 from embbench.targets.endpoint import Endpoint, unless_dead
 from embbench.targets.ports import Ports, PortTakenError, describe_pid, foreign_listener, listeners

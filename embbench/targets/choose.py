@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
-from embbench import gpu
+from embbench.machine import gpu
 from embbench.targets.environment import VARIABLE, ServerEnvironment, look
 from embbench.targets.models import GENERATED, QWEN, local_copy
 

@@ -8,7 +8,7 @@ interpreter.
 import re
 import sys
 
-from embbench.config import CommandTarget
+from embbench.config.schema import CommandTarget
 from embbench.errors import ConfigError
 from embbench.targets.ports import LOOPBACK, Ports
 from embbench.targets.processes import ProcessSpec

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from embbench.config import DynamoTarget, Launch
+from embbench.config.schema import DynamoTarget, Launch
 from embbench.errors import TargetError
 from embbench.targets.environment import require, server_python
 from embbench.targets.models import resolve_model, served_name

@@ -61,6 +61,15 @@ class Endpoint:
     death: "asyncio.Future[TargetError] | None" = field(default=None, repr=False, compare=False)
     """Done as soon as one of the processes has ended without being asked to."""
 
+    @property
+    def trees(self) -> dict[str, int]:
+        """Its process trees, as ``target/role``, each with the pid of its parent."""
+        return {
+            f"{self.target}/{process.role}": process.supervisor_pid
+            for process in self.processes
+            if process.supervisor_pid is not None
+        }
+
 
 async def while_alive(work: Coroutine[Any, Any, T], *endpoints: Endpoint) -> T:
     """The result of ``work``, or `TargetError` as soon as a process of an endpoint has died.

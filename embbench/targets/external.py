@@ -3,7 +3,7 @@
 import os
 from urllib.parse import urlsplit
 
-from embbench.config import ExternalTarget
+from embbench.config.schema import ExternalTarget
 from embbench.errors import ConfigError
 from embbench.targets.ports import Ports
 from embbench.targets.recipe import Context, Recipe

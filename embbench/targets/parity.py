@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from embbench.config import DynamoTarget, ReferenceTarget, TargetConfig, VllmTarget
+from embbench.config.schema import DynamoTarget, ReferenceTarget, TargetConfig, VllmTarget
 from embbench.findings import Finding
 from embbench.targets.endpoint import Endpoint
 from embbench.targets.recipe import Context

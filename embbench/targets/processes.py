@@ -1,7 +1,7 @@
 """Process trees: start an argv under its supervisor, notice its death, end all of it.
 
 In: a `ProcessSpec`. Out: a running `ProcessTree` with its output in a log file. Each tree has a
-supervisor process (see supervisor.py), so that nothing survives the end of embbench.
+supervisor process (machine/supervisor.py), so that nothing survives the end of embbench.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from typing import Any
 import psutil
 
 from embbench.errors import TargetError
-from embbench.redact import redact_argv, redact_env
+from embbench.machine.supervisor import PROGRAM
+from embbench.results.redact import redact_argv, redact_env
 from embbench.targets.endpoint import Process
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
 TREE_VARIABLE = "EMBBENCH_TREE"
 """Set in every process that is started: a tag that no other tree has."""
 
@@ -94,7 +94,7 @@ class ProcessTree:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("xb") as output:
             supervisor = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", str(SUPERVISOR),
+                sys.executable, "-I", "-S", PROGRAM,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=output,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embbench.config import Launch
+from embbench.config.schema import Launch
 from embbench.targets.ports import Ports
 from embbench.targets.processes import ProcessSpec
 

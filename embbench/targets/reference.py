@@ -8,8 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import embbench
-from embbench.config import ReferenceTarget
+from embbench import version
+from embbench.config.schema import ReferenceTarget
 from embbench.errors import ConfigError
 from embbench.reference.options import ServeOptions
 from embbench.targets.environment import require, server_python
@@ -100,7 +100,7 @@ def _model(config: ReferenceTarget, name: str, python: str) -> str:
 def _package_path(python: str) -> tuple[Path, tuple[Path, ...]]:
     """A folder for PYTHONPATH from which ``python`` imports this embbench and nothing else of ours,
     and what of it is to be removed afterwards."""
-    package = Path(embbench.__file__).resolve().parent
+    package = Path(version.__file__).resolve().parent
     if python == sys.executable:
         return package.parent, ()
     scratch = Path(tempfile.mkdtemp(prefix="embbench-package-"))

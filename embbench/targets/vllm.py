@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from embbench.config import DynamoTarget, Launch, VllmTarget
+from embbench.config.schema import DynamoTarget, Launch, VllmTarget
 from embbench.errors import ConfigError
 from embbench.reference.options import ServeOptions
 from embbench.targets.environment import ServerEnvironment, require, server_python

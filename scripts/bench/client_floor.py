@@ -32,8 +32,8 @@ from client_floor_nginx import canned_nginx, nginx_path
 from client_floor_process import Reading, Task, ToolError
 from client_floor_tools import TOOLS, median, missing
 
+from embbench.config.plan import Encoding
 from embbench.load.nullserver import canned_body
-from embbench.plan import Encoding
 from embbench.targets.generated import write_model
 
 BODIES: dict[str, tuple[int, Encoding]] = {

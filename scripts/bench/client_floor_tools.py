@@ -19,11 +19,11 @@ import numpy as np
 from client_floor_heavy import HEAVY, VARIABLES
 from client_floor_process import Reading, Task, Tool, ToolError, run_tool
 
-from embbench.bodies import BodyFile, BodyFileWriter
+from embbench.config.plan import ClosedLoop
 from embbench.load.client import ClientName
 from embbench.load.job import TrialJob
 from embbench.load.processes import LoadProcesses
-from embbench.plan import ClosedLoop
+from embbench.load.request_bodies import BodyFile, BodyFileWriter
 
 HEY_SETTLED = 0.1  # the part of a run of hey whose requests are not looked at
 

@@ -4,12 +4,13 @@
 
 Bodies hold 1,024-wide vectors as OpenAI-compatible servers print them: shortest float32 digits,
 float32 printed as float64 (as vLLM does), and base64. Each route gets the same bytes and must give
-the same matrix. ``embbench`` does all of `embbench.wire.decode`: shape, index, keys, types, finite
-values; ``checks`` adds norms, usage and duplicates.
+the same matrix. ``embbench`` does all of `embbench.payload.wire.decode`: shape, index, keys, types,
+finite values; ``checks`` adds norms, usage and duplicates.
 
-``a whole trial`` is `embbench.verify.verify_trial` as after a trial, from the shared memory of
-about 64 MB of different bodies to the findings: known texts, sketches and vectors that came before
-as well. ``by one process`` is the same in a pool of one. Prints Markdown, medians and the best.
+``a whole trial`` is `embbench.payload.verify.verify_trial` as after a trial, from the shared memory
+of about 64 MB of different bodies to the findings: known texts, sketches and vectors that came
+before as well. ``by one process`` is the same in a pool of one. Prints Markdown, medians and the
+best.
 """
 
 import argparse
@@ -30,12 +31,12 @@ import pybase64
 import simdjson
 from numpy.typing import NDArray
 
-from embbench.bodies import KEPT, KeptBodies, create_arena
-from embbench.checks import Expectation, check_response
-from embbench.content import Known
-from embbench.samples import MEASURED
-from embbench.verify import verify_pool, verify_trial
-from embbench.wire import decode
+from embbench.load.kept_bodies import KEPT, KeptBodies, create_arena
+from embbench.payload.checks import Expectation, check_response
+from embbench.payload.identity import Known
+from embbench.payload.verify import verify_pool, verify_trial
+from embbench.payload.wire import decode
+from embbench.results.samples import MEASURED
 
 DIMENSION: Final = 1024
 TRIAL_BYTES: Final = 64_000_000

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/support"))
 
 from catalogue import PLACES, Outcome, Place, places_of, run
 from scripted_faults import FAULTS, ODDITIES

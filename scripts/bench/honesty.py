@@ -18,10 +18,10 @@ import numpy as np
 from noise import SHAPES, latencies_ns, recorded_starts
 from numpy.typing import ArrayLike, NDArray
 
-from embbench.bootstrap import hierarchical_interval, trial_draws
-from embbench.compare import Comparison, Question, compare_cells, judge, relative_to
-from embbench.evidence import contrast, interval
-from embbench.stats import PERCENTILES, Percentile, cell_percentile, percentile
+from embbench.analysis.bootstrap import hierarchical_interval, trial_draws
+from embbench.analysis.exact_tests import contrast, interval
+from embbench.analysis.percentiles import PERCENTILES, Percentile, cell_percentile, percentile
+from embbench.analysis.verdicts import Comparison, Question, compare_cells, judge, relative_to
 
 THRESHOLD = 0.05
 BOOTSTRAPPED = 40

@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from embbench.bodies import BodyFile, BodyFileWriter
+from embbench.config.plan import ClosedLoop, OpenLoop
 from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.job import TrialJob
 from embbench.load.nullserver import null_server
 from embbench.load.processes import LoadProcesses
-from embbench.plan import ClosedLoop, OpenLoop
-from embbench.samples import write_samples
+from embbench.load.request_bodies import BodyFile, BodyFileWriter
+from embbench.results.samples import write_samples
 
 CLIENTS = 8
 

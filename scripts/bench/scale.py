@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from embbench.rundir import RunWriter, TrialRecord
-from embbench.samples import MEASURED, RECORD, VERIFIED, Samples
+from embbench.results.rundir import RunWriter, TrialRecord
+from embbench.results.samples import MEASURED, RECORD, VERIFIED, Samples
 
 CELL = "b15-isl80-float-rate1000"
 

@@ -24,15 +24,15 @@ from pathlib import Path
 
 import numpy as np
 
-from embbench.bodies import BodyFile, BodyFileWriter
-from embbench.checks import Expectation
 from embbench.cli.progress import Progress
+from embbench.config.plan import ClosedLoop, Encoding
 from embbench.load.job import TrialJob
 from embbench.load.nullserver import canned_body, null_server
 from embbench.load.processes import LoadProcesses
-from embbench.plan import ClosedLoop, Encoding
-from embbench.telemetry import Sampler
-from embbench.verify import verify_pool, verify_trial
+from embbench.load.request_bodies import BodyFile, BodyFileWriter
+from embbench.machine.telemetry import Sampler
+from embbench.payload.checks import Expectation
+from embbench.payload.verify import verify_pool, verify_trial
 
 VARIANTS = ("plain", "gc on", "no stall recorder", "telemetry", "progress", "verified")
 
@@ -121,7 +121,7 @@ async def drive(
     """p50 and p99 of one trial, in ms."""
     async with AsyncExitStack() as stack:
         if variant == "telemetry":
-            await stack.enter_async_context(Sampler([], load.pids))
+            await stack.enter_async_context(Sampler({}, load.pids))
         if variant == "progress":
             progress = stack.enter_context(Progress(10, quiet=False))
             progress.step(f"batch {point.batch}, {point.clients} clients")

@@ -31,11 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embbench import load
-from embbench.bodies import BodyFile, BodyFileWriter
+from embbench.config.plan import OpenLoop
 from embbench.load.arrivals import intended_offsets_ns
 from embbench.load.job import TrialJob, TrialResult
 from embbench.load.processes import LoadProcesses
-from embbench.plan import OpenLoop
+from embbench.load.request_bodies import BodyFile, BodyFileWriter
 
 PERCENTILES = (50, 90, 99)
 OWN_MS, OWN_SHARE, TRUTH_SHARE = 0.2, 0.005, 0.01

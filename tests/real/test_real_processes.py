@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from embbench.config import DynamoTarget, VllmTarget
+from embbench.config.schema import DynamoTarget, VllmTarget
 from embbench.targets.bring_up import bring_up
 from embbench.targets.counters import counter_findings, read_counters
 from embbench.targets.endpoint import Endpoint

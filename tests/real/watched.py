@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import yaml
 
-from embbench.rundir import Run, read_run
+from embbench.results.rundir import Run, load_run
 
 SHM = Path("/dev/shm")
 GONE_S = 90.0
@@ -70,7 +70,7 @@ class Watched:
     def run(self) -> Run:
         """The one run directory that it wrote."""
         (folder,) = (self.folder / "runs").iterdir()
-        return read_run(folder)
+        return load_run(folder)
 
     def meta(self) -> dict[str, Any]:
         """What its run.json holds so far."""

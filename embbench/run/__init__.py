@@ -1,0 +1,1 @@
+"""The conductor: the only room that launches servers, drives load and writes a run directory."""
