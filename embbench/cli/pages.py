@@ -83,7 +83,7 @@ def _inner(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _type(annotation: Any) -> str:
     text = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else ""
-    text = text or re.sub(r"typing\.|embbench\.config\.", "", str(annotation))
+    text = text or re.sub(r"typing\.|embbench\.config\.schema\.", "", str(annotation))
     text = re.sub(r"Annotated\[([^,\]]+), .*?\](?=[,\]\s|]|$)", r"\1", text)
     text = re.sub(r"\b(FieldInfo|BeforeValidator|Strict|Gt|Ge)\([^)]*\)", "", text)
     text = re.sub(r"Optional\[(\w+)\]", r"\1 | None", text)

